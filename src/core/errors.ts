@@ -1,0 +1,92 @@
+/**
+ * The error catalogue: every failure that a user or a caller can meet has one code here, with its exit code and whether trying again can help.
+ *
+ * Expected failures inside the product are values; this class is for what crosses a module or process boundary. The message says what was attempted, on
+ * what, and why it failed; `fix` says what to do about it.
+ */
+export const ERROR_CATALOGUE = {
+  /** A flag, argument or combination of them that makes no sense. */
+  usage: { exitCode: 2, retryable: false },
+  /** A file or directory given as input is missing or malformed. */
+  invalid_input: { exitCode: 2, retryable: false },
+  /** A task directory that cannot be honoured as it is written. */
+  invalid_task: { exitCode: 2, retryable: false },
+  /** An image reference, archive or Dockerfile that cannot be used. */
+  invalid_image: { exitCode: 2, retryable: false },
+  /** Something named does not exist (run, rollout, sandbox, image, file in a sandbox). */
+  not_found: { exitCode: 2, retryable: false },
+  /** The thing exists already, or changed under the caller. */
+  conflict: { exitCode: 2, retryable: false },
+  /** The backend or host cannot do what the request needs; nothing was started. */
+  unsupported: { exitCode: 3, retryable: false },
+  /** The host lacks something that can be installed or switched on; `fix` names it. */
+  environment: { exitCode: 3, retryable: false },
+  /** Another controller owns the data directory. */
+  busy: { exitCode: 3, retryable: true },
+  /** The host has no room: memory, disk, processes, file descriptors. */
+  host_exhausted: { exitCode: 3, retryable: true },
+  /** A sandbox died or its machinery failed. */
+  sandbox_failed: { exitCode: 1, retryable: true },
+  /** The sandbox is gone: killed, expired or never there. */
+  sandbox_gone: { exitCode: 1, retryable: false },
+  /** A step of an image build or pull failed. */
+  image_failed: { exitCode: 1, retryable: false },
+  /** The upstream model server failed or answered nonsense. */
+  upstream_failed: { exitCode: 1, retryable: true },
+  /** A registry refused or was unreachable. */
+  registry_failed: { exitCode: 1, retryable: true },
+  /** A deadline passed. */
+  timeout: { exitCode: 1, retryable: true },
+  /** The caller asked to stop. */
+  cancelled: { exitCode: 130, retryable: false },
+  /** A limit of `core/limits.ts` was exceeded. */
+  limit_exceeded: { exitCode: 1, retryable: false },
+  /** Data on disk contradicts itself. */
+  corrupt: { exitCode: 1, retryable: false },
+  /** A bug of ours. */
+  internal: { exitCode: 1, retryable: false },
+} as const;
+
+export type ErrorCode = keyof typeof ERROR_CATALOGUE;
+
+export interface ErrorDetails {
+  /** What the reader can do about it: a command, a setting, a corrected value. */
+  readonly fix?: string;
+  readonly cause?: unknown;
+  /** Machine-readable facts: paths, field names, numbers. Never secrets. */
+  readonly facts?: Readonly<Record<string, string | number | boolean | null>>;
+}
+
+export class MwError extends Error {
+  readonly code: ErrorCode;
+  readonly fix: string | undefined;
+  readonly facts: Readonly<Record<string, string | number | boolean | null>>;
+
+  constructor(code: ErrorCode, message: string, details: ErrorDetails = {}) {
+    super(message, details.cause === undefined ? undefined : { cause: details.cause });
+    this.name = "MwError";
+    this.code = code;
+    this.fix = details.fix;
+    this.facts = details.facts ?? {};
+  }
+
+  get exitCode(): number {
+    return ERROR_CATALOGUE[this.code].exitCode;
+  }
+
+  get retryable(): boolean {
+    return ERROR_CATALOGUE[this.code].retryable;
+  }
+}
+
+/** Narrows an unknown rejection to the catalogue; anything else is a bug of ours and becomes `internal`. */
+export function toMwError(error: unknown): MwError {
+  if (error instanceof MwError) return error;
+  if (error instanceof Error) return new MwError("internal", error.message, { cause: error });
+  return new MwError("internal", String(error));
+}
+
+/** The message of anything thrown, for embedding in another message. */
+export function messageOf(error: unknown): string {
+  return error instanceof Error ? error.message : String(error);
+}

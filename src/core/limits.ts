@@ -1,0 +1,45 @@
+/**
+ * Every bound of the product in one place: beyond it is a typed refusal, never a silent truncation. Units are last in the names.
+ */
+const KiB = 1024;
+const MiB = 1024 * KiB;
+const GiB = 1024 * MiB;
+
+export const LIMITS = {
+  /** One frame between the controller and the spawner or init, either direction. Same number in native/wire.h. */
+  frameBytes: 1 * MiB,
+  /** Output of one exec stream that init keeps for a reader that is slow or away, before the writer blocks. */
+  execWindowBytes: 1 * MiB,
+  /** Default cap on each captured output stream of one exec; bytes beyond it are counted and dropped. */
+  execOutputBytes: 16 * MiB,
+  execArgvBytes: 128 * KiB * 8,
+  execsPerSandbox: 256,
+  /** Finished execs whose exit was not acknowledged; the oldest is dropped beyond it. */
+  execsRetained: 256,
+  envEntries: 4096,
+  servicesPerSandbox: 16,
+  labelsPerSandbox: 32,
+  /** Files moved in one tree transfer. */
+  treeEntries: 1_000_000,
+  treePathBytes: 4096,
+  treeBytes: 64 * GiB,
+  sandboxesPerHost: 8192,
+  /** A lease is never shorter or longer than this. */
+  leaseMinMs: 1_000,
+  leaseMaxMs: 24 * 3600 * 1000,
+  leaseDefaultMs: 60_000,
+  imageLayers: 128,
+  imageManifestBytes: 4 * MiB,
+  imageLayerBytes: 64 * GiB,
+  taskConfigBytes: 1 * MiB,
+  instructionBytes: 1 * MiB,
+  rewardFileBytes: 64 * KiB,
+  rewardKeys: 256,
+  tasksPerRun: 1_000_000,
+  attemptsPerTask: 4096,
+  eventBytes: 4 * MiB,
+  upstreamBodyBytes: 64 * MiB,
+  healthcheckOutputBytes: 64 * KiB,
+  verifierOutputBytes: 16 * MiB,
+  artifactBytes: 1 * GiB,
+} as const;
