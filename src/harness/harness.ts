@@ -1,0 +1,112 @@
+/**
+ * The harness: the contract between agent and world. A harness drives the model (or plays a script) in one rollout's sandbox and says why it stopped.
+ *
+ * A bad rollout is data: `run` rejects only for failures of the machinery (as `MwError`), never for what the policy did.
+ */
+import type { Runtime } from "../core/runtime.ts";
+import type { StopReason } from "../core/outcome.ts";
+import type { Sandbox } from "../sandbox/sandbox.ts";
+
+/** Where the model is. The key never enters a sandbox, a log or an error message. */
+export interface Upstream {
+  /** Base URL up to and including `/v1`. */
+  readonly url: string;
+  readonly model: string;
+  readonly apiKey: string | null;
+  /** Sampling parameters passed on as given: temperature, top_p, max_tokens, seed... */
+  readonly sampling: Readonly<Record<string, number>>;
+}
+
+export interface Budgets {
+  readonly turns: number;
+  /** Sampled tokens over the whole rollout. */
+  readonly tokens: number | null;
+  /** Wall time of the agent. */
+  readonly timeMs: number | null;
+  /** Wall time of one command. */
+  readonly commandMs: number;
+  /** Bytes of one command's output that the model sees; what is cut is said. */
+  readonly outputBytes: number;
+}
+
+/** One model call as the engine answered it. Written to the rollout's call log before the harness acts on it. */
+export interface CallRecord {
+  readonly at: string;
+  readonly durationMs: number;
+  readonly request: unknown;
+  readonly response: unknown;
+  readonly promptTokenIds: readonly number[] | null;
+  readonly completionTokenIds: readonly number[] | null;
+  readonly logprobs: readonly number[] | null;
+  readonly usage: { readonly promptTokens: number; readonly completionTokens: number } | null;
+}
+
+/** One command as it ran. Output is what the agent saw, at most the cap. */
+export interface CommandRecord {
+  readonly at: string;
+  readonly command: string | readonly string[];
+  readonly code: number;
+  readonly ended: string;
+  readonly cause: string | null;
+  readonly durationMs: number;
+  readonly stdout: Uint8Array;
+  readonly stderr: Uint8Array;
+  readonly stdoutBytes: number;
+  readonly stderrBytes: number;
+}
+
+/** A message of the conversation, in OpenAI chat form, for the transcript. */
+export interface MessageRecord {
+  readonly at: string;
+  readonly role: "system" | "user" | "assistant" | "tool";
+  readonly content: unknown;
+  readonly toolCalls?: unknown;
+  readonly toolCallId?: string;
+}
+
+/** Where a harness writes what happens. Each promise resolves when the record is durable. */
+export interface Recorder {
+  call(record: CallRecord): Promise<void>;
+  command(record: CommandRecord): Promise<void>;
+  message(record: MessageRecord): Promise<void>;
+  note(text: string): Promise<void>;
+}
+
+export interface HarnessContext {
+  readonly sandbox: Sandbox;
+  /** Byte for byte what the task says. */
+  readonly instruction: string;
+  /** Reference solution on the host, for the oracle alone. */
+  readonly solution: { readonly directory: string | null; readonly env: Readonly<Record<string, string>> };
+  readonly user: string | null;
+  readonly workdir: string | null;
+  readonly upstream: Upstream | null;
+  readonly budgets: Budgets;
+  /** Drawn from the run's seed for this rollout. */
+  readonly seed: string;
+  readonly recorder: Recorder;
+  readonly runtime: Runtime;
+  /** Aborted when the rollout is cancelled or the agent's time is over (reason: an `MwError` `cancelled` or `timeout`). */
+  readonly signal: AbortSignal;
+}
+
+export interface HarnessEnd {
+  readonly stopReason: StopReason;
+  /** One sentence for people. */
+  readonly detail: string;
+  readonly turns: number;
+  readonly promptTokens: number;
+  readonly completionTokens: number;
+  /** Wall time by what it was spent on, milliseconds. */
+  readonly modelMs: number;
+  readonly toolMs: number;
+}
+
+export interface Harness {
+  readonly name: string;
+  readonly version: string;
+  readonly needsModel: boolean;
+  /** Everything that decides its behaviour, for the run's record. */
+  readonly settings: Readonly<Record<string, unknown>>;
+  run(context: HarnessContext): Promise<HarnessEnd>;
+}
