@@ -35,6 +35,8 @@ export const systemRuntime: Runtime = {
     }),
 };
 
+const rotl = (x: number, k: number): number => (x << k) | (x >>> (32 - k));
+
 /** A deterministic stream of numbers in [0, 1) from a seed string (xoshiro128**, seeded by FNV-1a). Not for secrets. */
 export function seededRandom(seed: string): () => number {
   let hash = 0x811c9dc5;
@@ -46,7 +48,6 @@ export function seededRandom(seed: string): () => number {
     }
     state[word] = hash || 1;
   }
-  const rotl = (x: number, k: number): number => (x << k) | (x >>> (32 - k));
   const next = (): number => {
     // The array has four elements by construction.
     const [s0 = 0, s1 = 0, s2 = 0, s3 = 0] = state;

@@ -89,11 +89,10 @@ export interface ExecOptions {
   readonly env?: Readonly<Record<string, string>>;
   /** `name`, `uid`, `name:group`, `uid:gid`. */
   readonly user?: string;
-  /**
-   * Bytes for stdin; it is closed after them. Absent: an immediate end of file. `"open"`: written through `Exec.writeStdin` and closed by
-   * `Exec.closeStdin`.
-   */
-  readonly stdin?: Uint8Array | string | "open";
+  /** Bytes for stdin; it is closed after them. Absent: an immediate end of file. */
+  readonly stdin?: Uint8Array | string;
+  /** Leaves stdin open after those bytes: more is written through `Exec.writeStdin`, until `Exec.closeStdin`. */
+  readonly openStdin?: boolean;
   readonly pty?: { readonly columns: number; readonly rows: number };
   /** The whole process tree of the exec is killed when it passes; result `timed_out`. Milliseconds from the start of the command. */
   readonly timeoutMs?: number;

@@ -1,0 +1,23 @@
+// The test command: installs what tests need, builds, checks, then runs the suites. `--soak` runs the long ones. Further arguments go to vitest.
+import { existsSync } from "node:fs";
+import { join } from "node:path";
+import { ROOT, ensurePrograms, run } from "./toolchain.mjs";
+
+const soak = process.argv.includes("--soak");
+const rest = process.argv.slice(2).filter((argument) => argument !== "--soak");
+if (!existsSync(join(ROOT, "node_modules/vitest"))) run("npm", ["ci", "--no-fund", "--no-audit"]);
+const missing = ensurePrograms({
+  busybox: "busybox-static",
+  mmdebstrap: "mmdebstrap",
+  newuidmap: "uidmap",
+  setpriv: "util-linux",
+  slirp4netns: "slirp4netns",
+  skopeo: "skopeo",
+  umoci: "umoci",
+  git: "git",
+  python3: "python3",
+});
+if (missing.length > 0 && process.env.CI !== undefined) process.exit(3);
+run(process.execPath, [join(ROOT, "scripts/build.mjs")]);
+if (!soak && rest.length === 0) run(process.execPath, [join(ROOT, "scripts/check.mjs")]);
+run(join(ROOT, "node_modules/.bin/vitest"), ["run", ...rest], { env: soak ? { MW_SOAK: "1" } : {} });

@@ -1,0 +1,10 @@
+/** Gives every test run its own data directory and takes it away again, so that tests never meet a user's runs or images. */
+import { mkdtempSync, rmSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+
+export default function setup(): () => void {
+  const home = mkdtempSync(join(tmpdir(), "mw-test-"));
+  process.env["MW_HOME"] = home;
+  return () => rmSync(home, { recursive: true, force: true });
+}
