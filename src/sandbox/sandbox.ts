@@ -201,6 +201,8 @@ export interface SandboxFiles {
    * whatever the sandbox sends.
    */
   download(from: SandboxPath, to: string, options?: TreeOptions): Promise<TreeReport>;
+  /** Copies a tree straight into another sandbox, links as they are: nothing of it touches the host's file system. */
+  copyTo(target: SandboxFiles, from: SandboxPath, to: SandboxPath, options?: TreeOptions): Promise<TreeReport>;
   watch(path: SandboxPath, options?: { readonly recursive?: boolean; readonly signal?: AbortSignal }): AsyncIterable<FileEvent>;
 }
 
@@ -239,6 +241,11 @@ export interface Workspace extends WorkspaceRef {
   discard(paths: readonly SandboxPath[]): Promise<void>;
   /** Reads one regular file of the workspace (not of the image), without following links. Null when it has none there. */
   read(path: SandboxPath, maxBytes: number): Promise<Uint8Array | null>;
+  /**
+   * Copies the workspace to a host directory that does not exist yet, as an overlay upper: owners, modes, times, extended attributes, hard links, holes,
+   * whiteouts and opaque marks exact. For image layers.
+   */
+  export(directory: string): Promise<void>;
   release(): Promise<void>;
 }
 
