@@ -1,0 +1,25 @@
+/** The entry point of the `mw` program. */
+import { runCli } from "./run-cli.ts";
+
+// A reader that went away (`mw show RUN | head`) is no failure of ours.
+for (const stream of [process.stdout, process.stderr]) {
+  stream.on("error", (error: NodeJS.ErrnoException) => {
+    if (error.code !== "EPIPE") throw error;
+  });
+}
+
+process.exitCode = await runCli(process.argv.slice(2), {
+  stdout: process.stdout,
+  stderr: process.stderr,
+  env: process.env,
+  cwd: process.cwd(),
+  onInterrupt: (listener) => {
+    const onSignal = (signal: NodeJS.Signals): void => listener(signal === "SIGTERM" ? "SIGTERM" : "SIGINT");
+    process.on("SIGINT", onSignal);
+    process.on("SIGTERM", onSignal);
+    return () => {
+      process.off("SIGINT", onSignal);
+      process.off("SIGTERM", onSignal);
+    };
+  },
+});

@@ -1,0 +1,58 @@
+/**
+ * Every setting that can come from a flag, the environment or a file, in one table. Flags > `MW_*` > the project's `manyworlds.toml` > the user's `config.toml` >
+ * defaults. Secrets are no settings: keys are read from the environment or a key file by the command that needs them.
+ */
+import { availableParallelism } from "node:os";
+import { LIMITS } from "../core/limits.ts";
+import { choiceParser, decimalParser, integerParser, textParser } from "./parsers.ts";
+
+export interface SettingDefinition<T> {
+  /** Name of the environment variable. */
+  readonly env: string;
+  /** Dotted key in a configuration file. */
+  readonly key: string;
+  readonly parse: (text: string) => T;
+  /** Absent: the setting has no value unless somebody gives one. */
+  readonly fallback: T | (() => T) | null;
+  readonly brief: string;
+  /** A relative path in a file is relative to that file; elsewhere to the working directory. */
+  readonly path?: boolean;
+}
+
+const define = <T>(definition: SettingDefinition<T>): SettingDefinition<T> => definition;
+
+export const SETTINGS = {
+  durability: define<"process" | "power">({
+    env: "MW_DURABILITY",
+    key: "durability",
+    parse: choiceParser(["process", "power"]),
+    fallback: "process",
+    brief: "what a recorded event survives: the death of any process, or also a power cut",
+  }),
+  harness: define<string>({ env: "MW_HARNESS", key: "run.harness", parse: textParser, fallback: "bash", brief: "harness, or a comma-separated list drawn from by seed" }),
+  upstream: define<string>({ env: "MW_UPSTREAM", key: "run.upstream", parse: textParser, fallback: null, brief: "base URL of an OpenAI-compatible server, up to and including /v1" }),
+  model: define<string>({ env: "MW_MODEL", key: "run.model", parse: textParser, fallback: null, brief: "model name sent to the upstream" }),
+  apiKeyFile: define<string>({ env: "MW_API_KEY_FILE", key: "run.api-key-file", parse: textParser, fallback: null, brief: "file that holds the upstream's API key (else MW_API_KEY)", path: true }),
+  attempts: define<number>({ env: "MW_ATTEMPTS", key: "run.attempts", parse: integerParser(1, LIMITS.attemptsPerTask), fallback: 1, brief: "attempts at each task" }),
+  concurrency: define<number>({
+    env: "MW_CONCURRENCY",
+    key: "run.concurrency",
+    parse: integerParser(1, LIMITS.sandboxesPerHost / 2),
+    fallback: () => Math.min(LIMITS.sandboxesPerHost / 2, availableParallelism() * 4),
+    brief: "rollouts alive at once",
+  }),
+  seed: define<string>({ env: "MW_SEED", key: "run.seed", parse: textParser, fallback: null, brief: "seed of everything that is drawn; without one it is drawn and recorded" }),
+  temperature: define<number>({ env: "MW_TEMPERATURE", key: "run.temperature", parse: decimalParser(0, 100), fallback: null, brief: "sampling temperature" }),
+  topP: define<number>({ env: "MW_TOP_P", key: "run.top-p", parse: decimalParser(0, 1), fallback: null, brief: "nucleus sampling mass" }),
+  maxTokens: define<number>({ env: "MW_MAX_TOKENS", key: "run.max-tokens", parse: integerParser(1, 100_000_000), fallback: null, brief: "tokens sampled in one model call" }),
+  maxTurns: define<number>({ env: "MW_MAX_TURNS", key: "run.max-turns", parse: integerParser(1, 100_000), fallback: 100, brief: "turns of one rollout" }),
+  tokenBudget: define<number>({ env: "MW_TOKEN_BUDGET", key: "run.token-budget", parse: integerParser(1, 1_000_000_000), fallback: null, brief: "tokens sampled in one rollout" }),
+  network: define<"none" | "public">({ env: "MW_NETWORK", key: "run.network", parse: choiceParser(["none", "public"]), fallback: null, brief: "network of every machine, instead of what tasks declare" }),
+  timeoutMultiplier: define<number>({ env: "MW_TIMEOUT_MULTIPLIER", key: "run.timeout-multiplier", parse: decimalParser(0.01, 1000), fallback: 1, brief: "factor on the time limits of tasks" }),
+} as const;
+
+export type SettingName = keyof typeof SETTINGS;
+export type SettingValue<Name extends SettingName> = (typeof SETTINGS)[Name] extends SettingDefinition<infer T> ? T : never;
+
+/** Tables of files whose keys are free: image names map to image names. */
+export const FREE_TABLES = ["image.aliases"] as const;
