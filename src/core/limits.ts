@@ -33,6 +33,8 @@ export const LIMITS = {
   imageLayerBytes: 64 * GiB,
   taskConfigBytes: 1 * MiB,
   instructionBytes: 1 * MiB,
+  /** A task's solve.sh, and the file of the script harness. */
+  solutionScriptBytes: 4 * MiB,
   rewardFileBytes: 64 * KiB,
   rewardKeys: 256,
   tasksPerRun: 1_000_000,

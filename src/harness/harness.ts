@@ -108,5 +108,7 @@ export interface Harness {
   readonly needsModel: boolean;
   /** Everything that decides its behaviour, for the run's record. */
   readonly settings: Readonly<Record<string, unknown>>;
+  /** Rejects with a `MwError` when this harness cannot work on the task at all; called before a sandbox is made. */
+  check?(task: Pick<HarnessContext, "solution">): Promise<void>;
   run(context: HarnessContext): Promise<HarnessEnd>;
 }
