@@ -40,6 +40,8 @@ export const LIMITS = {
   tasksPerRun: 1_000_000,
   attemptsPerTask: 4096,
   eventBytes: 4 * MiB,
+  /** Events of one log that wait to be written. */
+  logQueueBytes: 64 * MiB,
   upstreamBodyBytes: 64 * MiB,
   healthcheckOutputBytes: 64 * KiB,
   verifierOutputBytes: 16 * MiB,
