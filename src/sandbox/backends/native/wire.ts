@@ -1,0 +1,172 @@
+/**
+ * Frames of the spawner, init, files and tree protocols (docs/internals/native.md, native/wire.h): an encoder and an incremental decoder.
+ *
+ * The peer is hostile or broken as often as not: the decoder holds at most one frame, checks every length before it believes it, and reports a broken stream
+ * once, after which it takes nothing more.
+ */
+import { MwError } from "../../../core/errors.ts";
+import { LIMITS } from "../../../core/limits.ts";
+
+/** Type of an error answer in all protocols; its fields are `code` (tag 1) and `message` (tag 2). */
+export const ERROR_TYPE = 255;
+export const ERROR_TAGS = { code: 1, message: 2 } as const;
+
+/** Length word, type, ref. */
+const HEAD_BYTES = 9;
+const FIELD_BYTES = 6;
+
+/** Numbers are sent as u64 (or i64 when negative), strings as UTF-8. An array repeats the tag. */
+export type FieldValue = number | bigint | string | Uint8Array | readonly (string | Uint8Array)[];
+
+/** `[tag, value]` in the order in which they are to be sent; an undefined value is left out. */
+export type FieldList = readonly (readonly [tag: number, value: FieldValue | undefined])[];
+
+/** A decoded frame. Field data are views of the frame's own bytes. */
+export class Frame {
+  readonly type: number;
+  readonly ref: number;
+  readonly fields: readonly { readonly tag: number; readonly data: Buffer }[];
+
+  constructor(type: number, ref: number, fields: readonly { readonly tag: number; readonly data: Buffer }[]) {
+    this.type = type;
+    this.ref = ref;
+    this.fields = fields;
+  }
+
+  /** The first field with this tag. */
+  bytes(tag: number): Buffer | null {
+    return this.fields.find((field) => field.tag === tag)?.data ?? null;
+  }
+
+  all(tag: number): readonly Buffer[] {
+    return this.fields.filter((field) => field.tag === tag).map((field) => field.data);
+  }
+
+  text(tag: number): string | null {
+    return this.bytes(tag)?.toString("utf8") ?? null;
+  }
+
+  /** Null when the field is absent or not 8 bytes. */
+  u64(tag: number): bigint | null {
+    const data = this.bytes(tag);
+    return data?.length === 8 ? data.readBigUInt64LE() : null;
+  }
+
+  i64(tag: number): bigint | null {
+    const data = this.bytes(tag);
+    return data?.length === 8 ? data.readBigInt64LE() : null;
+  }
+
+  /** A u64 that fits a safe integer, else null. */
+  number(tag: number): number | null {
+    const value = this.u64(tag);
+    return value !== null && value <= BigInt(Number.MAX_SAFE_INTEGER) ? Number(value) : null;
+  }
+
+  /** Code and message when this is an error answer. */
+  error(): { readonly code: string; readonly message: string } | null {
+    if (this.type !== ERROR_TYPE) return null;
+    return { code: this.text(ERROR_TAGS.code) ?? "unknown", message: this.text(ERROR_TAGS.message) ?? "no message" };
+  }
+}
+
+/** Encodes one frame. Throws `limit_exceeded` when it is larger than a frame may be: callers split bulk data before. */
+export function encodeFrame(type: number, ref: number, fields: FieldList = []): Buffer {
+  const parts = fields.flatMap(([tag, value]) => fieldParts(value).map((data) => ({ tag, data })));
+  const total = parts.reduce((sum, part) => sum + FIELD_BYTES + part.data.length, HEAD_BYTES);
+  if (total - 4 > LIMITS.frameBytes) {
+    throw new MwError("limit_exceeded", `A request of ${total} bytes exceeds the ${LIMITS.frameBytes} bytes of one frame`, {
+      fix: "Pass less in arguments and environment; large data goes through stdin or files.",
+    });
+  }
+  const frame = Buffer.allocUnsafe(total);
+  frame.writeUInt32LE(total - 4, 0);
+  frame.writeUInt8(type, 4);
+  frame.writeUInt32LE(ref, 5);
+  let at = HEAD_BYTES;
+  for (const { tag, data } of parts) {
+    frame.writeUInt16LE(tag, at);
+    frame.writeUInt32LE(data.length, at + 2);
+    frame.set(data, at + FIELD_BYTES);
+    at += FIELD_BYTES + data.length;
+  }
+  return frame;
+}
+
+function fieldParts(value: FieldValue | undefined): readonly Uint8Array[] {
+  if (value === undefined) return [];
+  if (typeof value === "string") return [Buffer.from(value, "utf8")];
+  if (value instanceof Uint8Array) return [value];
+  if (typeof value === "object") return value.map((item) => (typeof item === "string" ? Buffer.from(item, "utf8") : item));
+  const number = Buffer.allocUnsafe(8);
+  const integer = BigInt(value);
+  if (integer < 0n) number.writeBigInt64LE(integer);
+  else number.writeBigUInt64LE(integer);
+  return [number];
+}
+
+/** Cuts a byte stream into frames. `push` returns the frames that are now whole; a broken stream throws `sandbox_failed`, at that push and at every later one. */
+export class FrameDecoder {
+  #chunks: Buffer[] = [];
+  #buffered = 0;
+  #broken = false;
+
+  /** Bytes of an unfinished frame that are held. */
+  get buffered(): number {
+    return this.#buffered;
+  }
+
+  push(chunk: Buffer): Frame[] {
+    if (this.#broken) throw this.#fail("bytes after a broken frame");
+    this.#chunks.push(chunk);
+    this.#buffered += chunk.length;
+    const frames: Frame[] = [];
+    while (this.#buffered >= 4) {
+      const length = this.#peekLength();
+      if (length < HEAD_BYTES - 4 || length > LIMITS.frameBytes) throw this.#fail(`a frame of ${length} bytes`);
+      if (this.#buffered < length + 4) break;
+      frames.push(this.#parse(this.#take(length + 4)));
+    }
+    return frames;
+  }
+
+  #peekLength(): number {
+    const first = this.#chunks[0];
+    if (first !== undefined && first.length >= 4) return first.readUInt32LE(0);
+    this.#chunks = [Buffer.concat(this.#chunks)];
+    return this.#chunks[0]?.readUInt32LE(0) ?? 0;
+  }
+
+  /** Removes exactly `size` buffered bytes, without a copy when one chunk holds them. */
+  #take(size: number): Buffer {
+    let joined = this.#chunks[0] ?? Buffer.alloc(0);
+    let used = 1;
+    if (joined.length < size) {
+      joined = Buffer.concat(this.#chunks);
+      used = this.#chunks.length;
+    }
+    const rest = joined.subarray(size);
+    this.#chunks.splice(0, used, ...(rest.length > 0 ? [rest] : []));
+    this.#buffered -= size;
+    return joined.subarray(0, size);
+  }
+
+  #parse(bytes: Buffer): Frame {
+    const fields: { tag: number; data: Buffer }[] = [];
+    for (let at = HEAD_BYTES; at < bytes.length; ) {
+      if (bytes.length - at < FIELD_BYTES) throw this.#fail("a field without a length");
+      const length = bytes.readUInt32LE(at + 2);
+      if (length > bytes.length - at - FIELD_BYTES) throw this.#fail("a field that is longer than its frame");
+      fields.push({ tag: bytes.readUInt16LE(at), data: bytes.subarray(at + FIELD_BYTES, at + FIELD_BYTES + length) });
+      at += FIELD_BYTES + length;
+    }
+    return new Frame(bytes.readUInt8(4), bytes.readUInt32LE(5), fields);
+  }
+
+  #fail(what: string): MwError {
+    this.#broken = true;
+    this.#chunks = [];
+    this.#buffered = 0;
+    return new MwError("sandbox_failed", `The peer sent ${what}: the connection is not usable any more`);
+  }
+}
