@@ -1,0 +1,102 @@
+import fc from "fast-check";
+import { describe, expect, it } from "vitest";
+import type { GroupId, RolloutId, RunId, SandboxId } from "../core/ids.ts";
+import type { RunEvent } from "./events.ts";
+import { PHASES, TRANSITIONS, type RolloutEventType } from "./rollout-state.ts";
+import { RunState } from "./run-state.ts";
+
+const rollout = "ro1" as RolloutId;
+const base = { rollout, try: 1 } as const;
+const EVENTS: Readonly<Record<RolloutEventType, Extract<RunEvent, { rollout: RolloutId }>>> = {
+  rollout_admitted: { type: "rollout_admitted", ...base },
+  rollout_leased: {
+    type: "rollout_leased",
+    ...base,
+    sandbox: "sbx1" as SandboxId,
+    image: "host:1",
+    network: "none",
+    isolation: { backend: "x", profile: "userns", privileged: true, enforced: { cpu: true, memory: true, pids: true, disk: true } },
+  },
+  rollout_prepared: { type: "rollout_prepared", ...base },
+  rollout_running: { type: "rollout_running", step: null, ...base },
+  rollout_ended: { type: "rollout_ended", step: null, stopReason: "finished", detail: "", turns: 1, promptTokens: 0, completionTokens: 0, modelMs: 0, toolMs: 0, ...base },
+  rollout_collected: { type: "rollout_collected", step: null, artifacts: 0, artifactBytes: 0, refused: 0, ...base },
+  rollout_verified: { type: "rollout_verified", step: null, status: "scored", reward: 1, verifierDigest: null, ...base },
+  rollout_try_failed: { type: "rollout_try_failed", outcome: "sandbox_error", error: { code: "sandbox_failed", message: "x", fix: null }, cause: "failure", ...base },
+  rollout_recorded: { type: "rollout_recorded", outcome: "scored", reward: 1, rewards: { reward: 1 }, stopReason: "finished", error: null, ...base },
+};
+
+function planned(): RunState {
+  const state = new RunState();
+  state.apply({ type: "run_created", run: "run1" as RunId }, 0);
+  state.apply(
+    {
+      type: "group_planned",
+      group: "grp1" as GroupId,
+      index: 0,
+      task: { name: "t", family: "f", digest: null, directory: "/t" },
+      error: null,
+      rollouts: [{ rollout, attempt: 1, seed: "s", harness: "nop" }],
+    },
+    0,
+  );
+  return state;
+}
+
+describe("the fold of a rollout", () => {
+  it("follows the table whatever the order of events, and changes nothing when it refuses", () => {
+    fc.assert(
+      fc.property(fc.array(fc.constantFrom(...(Object.keys(EVENTS) as RolloutEventType[])), { maxLength: 30 }), (types) => {
+        const state = planned();
+        const one = state.rollouts.get(rollout);
+        if (one === undefined) throw new Error("not planned");
+        let records = 0;
+        types.forEach((type, index) => {
+          const legal = TRANSITIONS[type].from.includes(one.phase);
+          const event = { ...EVENTS[type], try: type === "rollout_admitted" ? one.try + 1 : one.try };
+          const before = JSON.stringify(one);
+          if (legal) {
+            state.apply(event, index);
+            expect(one.phase).toBe(TRANSITIONS[type].to);
+            if (type === "rollout_recorded") records++;
+          } else {
+            expect(() => state.apply(event, index)).toThrow(/may not happen/);
+            expect(JSON.stringify(one)).toBe(before);
+          }
+        });
+        expect(records).toBeLessThanOrEqual(1);
+        expect(state.recorded).toBe(records);
+      }),
+    );
+  });
+
+  it("reaches every phase, and nothing leads out of the last", () => {
+    const reached = new Set<string>(["planned", ...Object.values(TRANSITIONS).map((row) => row.to)]);
+    expect([...reached].sort()).toEqual([...PHASES].sort());
+    expect(Object.values(TRANSITIONS).some((row) => row.from.includes("recorded"))).toBe(false);
+  });
+
+  it("refuses events of another try, rewards without a score and scores without a reward", () => {
+    const state = planned();
+    expect(() => state.apply({ ...EVENTS.rollout_admitted, try: 2 }, 1)).toThrow(/try 1 was expected/);
+    state.apply(EVENTS.rollout_admitted, 1);
+    expect(() => state.apply({ ...EVENTS.rollout_leased, try: 2 }, 1)).toThrow(/try 1 was expected/);
+    const recorded = { type: "rollout_recorded", ...base, rewards: {}, stopReason: null, error: null } as const;
+    expect(() => state.apply({ ...recorded, outcome: "sandbox_error", reward: 0 }, 2)).toThrow(/only a scored/);
+    expect(() => state.apply({ ...recorded, outcome: "scored", reward: null }, 2)).toThrow(/only a scored/);
+  });
+
+  it("measures the phases of the last try", () => {
+    const state = planned();
+    const order: RolloutEventType[] = ["rollout_admitted", "rollout_leased", "rollout_try_failed"];
+    order.forEach((type, index) => state.apply(EVENTS[type], index * 1000));
+    const again = ["rollout_admitted", "rollout_leased", "rollout_prepared", "rollout_running", "rollout_ended", "rollout_collected", "rollout_verified", "rollout_recorded"] as const;
+    again.forEach((type, index) => state.apply({ ...EVENTS[type], try: 2 }, 10_000 + index * 100));
+    expect(state.rollouts.get(rollout)).toMatchObject({
+      try: 2,
+      phase: "recorded",
+      phaseMs: { admitted: 100, leased: 100, prepared: 100, running: 100, ended: 100, collected: 100, verified: 100 },
+      reward: 1,
+    });
+  });
+});

@@ -1,0 +1,145 @@
+/**
+ * One rollout as a fold over its events, with one table that says which event may follow which. An event that may not is damage or a bug, and is refused both when
+ * the log is read and before it is written.
+ *
+ *     planned -> admitted -> leased -> prepared -> running -> ended -> collected -> verified -> recorded
+ *        ^______________________ rollout_try_failed ______________________________|
+ *
+ * `recorded` may follow anything but itself. A task of several steps goes from verified back to running.
+ */
+import { MwError } from "../core/errors.ts";
+import type { GroupId, RolloutId, SandboxId } from "../core/ids.ts";
+import type { Outcome, StopReason } from "../core/outcome.ts";
+import type { Failure, RunEvent, TaskReference } from "./events.ts";
+
+export const PHASES = ["planned", "admitted", "leased", "prepared", "running", "ended", "collected", "verified", "recorded"] as const;
+export type Phase = (typeof PHASES)[number];
+
+export interface RolloutState {
+  readonly rollout: RolloutId;
+  readonly group: GroupId;
+  readonly task: TaskReference;
+  readonly attempt: number;
+  readonly harness: string;
+  readonly seed: string;
+  phase: Phase;
+  /** The try that is under way or was the last; 0 before the first. */
+  try: number;
+  /** Tries that ended through no failure: the controller died or was asked to stop. */
+  lostTries: number;
+  sandbox: SandboxId | null;
+  /** Wall clock of the last try's admission and of the last event, milliseconds since the epoch. */
+  admittedAt: number | null;
+  at: number;
+  /** Milliseconds spent in each phase of the last try, by the phase that was left. */
+  phaseMs: Partial<Record<Phase, number>>;
+  stopReason: StopReason | null;
+  turns: number;
+  promptTokens: number;
+  completionTokens: number;
+  modelMs: number;
+  toolMs: number;
+  outcome: Outcome | null;
+  reward: number | null;
+  rewards: Readonly<Record<string, number>>;
+  error: Failure | null;
+}
+
+type RolloutEvent = Extract<RunEvent, { readonly rollout: RolloutId }>;
+export type RolloutEventType = RolloutEvent["type"];
+
+const IN_FLIGHT: readonly Phase[] = ["admitted", "leased", "prepared", "running", "ended", "collected", "verified"];
+
+/** For each event: the phases that it may follow, and the phase that it leads to. */
+export const TRANSITIONS: Readonly<Record<RolloutEventType, { readonly from: readonly Phase[]; readonly to: Phase }>> = {
+  rollout_admitted: { from: ["planned"], to: "admitted" },
+  rollout_leased: { from: ["admitted"], to: "leased" },
+  rollout_prepared: { from: ["leased"], to: "prepared" },
+  rollout_running: { from: ["prepared", "verified"], to: "running" },
+  rollout_ended: { from: ["running"], to: "ended" },
+  rollout_collected: { from: ["ended"], to: "collected" },
+  rollout_verified: { from: ["collected"], to: "verified" },
+  rollout_try_failed: { from: IN_FLIGHT, to: "planned" },
+  rollout_recorded: { from: ["planned", ...IN_FLIGHT], to: "recorded" },
+};
+
+export function newRollout(fields: Pick<RolloutState, "rollout" | "group" | "task" | "attempt" | "harness" | "seed" | "at">): RolloutState {
+  return {
+    ...fields,
+    phase: "planned",
+    try: 0,
+    lostTries: 0,
+    sandbox: null,
+    admittedAt: null,
+    phaseMs: {},
+    stopReason: null,
+    turns: 0,
+    promptTokens: 0,
+    completionTokens: 0,
+    modelMs: 0,
+    toolMs: 0,
+    outcome: null,
+    reward: null,
+    rewards: {},
+    error: null,
+  };
+}
+
+/** Throws `corrupt` for an event that may not happen here; then the state is unchanged. */
+export function applyRolloutEvent(state: RolloutState, event: RolloutEvent, at: number): void {
+  const { from, to } = TRANSITIONS[event.type];
+  const expectedTry = event.type === "rollout_admitted" ? state.try + 1 : state.try;
+  if (!from.includes(state.phase)) throw illegal(state, event, `it is ${state.phase}`);
+  // A rollout that never began has no try of its own.
+  if (event.try !== expectedTry) throw illegal(state, event, `try ${expectedTry} was expected, not ${event.try}`);
+  if (event.type === "rollout_recorded" && (event.outcome === "scored") !== (event.reward !== null)) throw illegal(state, event, "only a scored rollout has a reward");
+  const left = state.phase;
+  if (left !== "planned") state.phaseMs[left] = (state.phaseMs[left] ?? 0) + Math.max(0, at - state.at);
+  state.phase = to;
+  state.at = at;
+  update(state, event, at);
+}
+
+function update(state: RolloutState, event: RolloutEvent, at: number): void {
+  switch (event.type) {
+    case "rollout_admitted":
+      Object.assign(state, { try: event.try, admittedAt: at, phaseMs: {}, stopReason: null, turns: 0, promptTokens: 0, completionTokens: 0, modelMs: 0, toolMs: 0, error: null });
+      break;
+    case "rollout_leased":
+      state.sandbox = event.sandbox;
+      break;
+    case "rollout_ended":
+      state.stopReason = event.stopReason;
+      state.turns += event.turns;
+      state.promptTokens += event.promptTokens;
+      state.completionTokens += event.completionTokens;
+      state.modelMs += event.modelMs;
+      state.toolMs += event.toolMs;
+      break;
+    case "rollout_try_failed":
+      if (event.cause !== "failure") state.lostTries++;
+      state.error = event.error;
+      state.sandbox = null;
+      break;
+    case "rollout_recorded":
+      state.outcome = event.outcome;
+      state.reward = event.reward;
+      state.rewards = event.rewards;
+      state.error = event.error;
+      break;
+    case "rollout_prepared":
+    case "rollout_running":
+    case "rollout_collected":
+    case "rollout_verified":
+      break;
+  }
+}
+
+/** Seconds from the last try's admission to the record; 0 for a rollout that never began. */
+export function secondsOf(state: RolloutState): number {
+  return state.admittedAt === null ? 0 : Math.max(0, state.at - state.admittedAt) / 1000;
+}
+
+function illegal(state: RolloutState, event: RolloutEvent, why: string): MwError {
+  return new MwError("corrupt", `rollout ${state.rollout}: ${event.type} may not happen now: ${why}`, { facts: { rollout: state.rollout, event: event.type, phase: state.phase } });
+}

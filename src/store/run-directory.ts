@@ -1,0 +1,111 @@
+/**
+ * Where a run lives: `MW_HOME/runs/<run id>/`, readable alone and by eye.
+ *
+ *     run.json            configuration, never changed after the run began
+ *     events.jsonl        the log, the only truth about what happened
+ *     rollouts/<id>/      what one rollout left: instruction.md, transcript.jsonl, calls.jsonl, commands.jsonl, commands/, artifacts/, verifier/,
+ *                         verdict.json, result.json; of tries before the last one in tries/<n>/
+ */
+import { mkdir, open, readdir, readFile, rename, rm, stat } from "node:fs/promises";
+import { join } from "node:path";
+import { MwError, messageOf } from "../core/errors.ts";
+import { isId, type RolloutId, type RunId } from "../core/ids.ts";
+import { syncDirectory, type Durability } from "./file-log.ts";
+
+export const runsDirectory = (home: string): string => join(home, "runs");
+export const runDirectory = (home: string, run: RunId): string => join(runsDirectory(home), run);
+export const eventsFile = (home: string, run: RunId): string => join(runDirectory(home, run), "events.jsonl");
+export const rolloutDirectory = (home: string, run: RunId, rollout: RolloutId): string => join(runDirectory(home, run), "rollouts", rollout);
+
+/** Creates the directory with its `run.json`. It appears complete or not at all. */
+export async function createRunDirectory(home: string, run: RunId, document: unknown, durability: Durability): Promise<string> {
+  const target = runDirectory(home, run);
+  const temporary = join(runsDirectory(home), `.${run}.new`);
+  try {
+    await mkdir(join(temporary, "rollouts"), { recursive: true });
+    await writeDurably(join(temporary, "run.json"), `${JSON.stringify(document, null, 2)}\n`, durability);
+    await rename(temporary, target);
+    if (durability === "power") await syncDirectory(runsDirectory(home));
+    return target;
+  } catch (error) {
+    await rm(temporary, { recursive: true, force: true });
+    const code = (error as NodeJS.ErrnoException).code;
+    throw new MwError(code === "ENOSPC" || code === "EDQUOT" ? "host_exhausted" : "environment", `cannot create the run's directory ${target}: ${messageOf(error)}`, {
+      fix: "give MW_HOME a directory that is writable and has room",
+      cause: error,
+    });
+  }
+}
+
+export async function readRunDocument(home: string, run: RunId): Promise<unknown> {
+  const path = join(runDirectory(home, run), "run.json");
+  let text: string;
+  try {
+    text = await readFile(path, "utf8");
+  } catch (error) {
+    if ((error as NodeJS.ErrnoException).code === "ENOENT") throw new MwError("not_found", `there is no run ${run} in ${home}`, { fix: "mw runs lists the runs of this data directory (MW_HOME)" });
+    throw new MwError("environment", `cannot read ${path}: ${messageOf(error)}`, { cause: error, fix: "make the data directory readable" });
+  }
+  try {
+    return JSON.parse(text);
+  } catch (error) {
+    throw new MwError("corrupt", `${path} is no JSON: ${messageOf(error)}`, { cause: error });
+  }
+}
+
+/** Ids of the runs, newest first. */
+export async function listRuns(home: string): Promise<readonly RunId[]> {
+  let names: string[];
+  try {
+    names = await readdir(runsDirectory(home));
+  } catch (error) {
+    if ((error as NodeJS.ErrnoException).code === "ENOENT") return [];
+    throw new MwError("environment", `cannot read ${runsDirectory(home)}: ${messageOf(error)}`, { cause: error, fix: "make the data directory readable" });
+  }
+  return names.filter((name): name is RunId => isId("run", name)).sort().toReversed();
+}
+
+/** The run that a text names: its id, or the only one whose id starts with it, or `latest`. */
+export async function findRun(home: string, text: string): Promise<RunId> {
+  const runs = await listRuns(home);
+  const latest = runs[0];
+  if (text === "latest" && latest !== undefined) return latest;
+  const matches = isId("run", text) ? runs.filter((run) => run === text) : runs.filter((run) => text.length >= 4 && run.startsWith(text));
+  const [match, second] = matches;
+  if (match === undefined) {
+    throw new MwError("not_found", `there is no run ${JSON.stringify(text)} in ${home}`, {
+      fix: runs.length === 0 ? "this data directory (MW_HOME) has no runs yet: mw run TASK..." : "mw runs lists them",
+    });
+  }
+  if (second !== undefined) throw new MwError("usage", `${JSON.stringify(text)} names ${matches.length} runs`, { fix: "give more of the id" });
+  return match;
+}
+
+/** The run that holds a rollout. */
+export async function findRollout(home: string, rollout: RolloutId): Promise<RunId> {
+  for (const run of await listRuns(home)) {
+    if (await isDirectory(rolloutDirectory(home, run, rollout))) return run;
+  }
+  throw new MwError("not_found", `there is no rollout ${rollout} in ${home}`, { fix: "mw show RUN lists the rollouts of a run" });
+}
+
+/** Writes a small file beside its place and moves it there, so that nobody ever reads a part of it. */
+export async function writeDurably(path: string, content: string | Uint8Array, durability: Durability): Promise<void> {
+  const temporary = `${path}.new`;
+  const file = await open(temporary, "w", 0o644);
+  try {
+    await file.writeFile(content);
+    if (durability === "power") await file.sync();
+  } finally {
+    await file.close();
+  }
+  await rename(temporary, path);
+}
+
+async function isDirectory(path: string): Promise<boolean> {
+  try {
+    return (await stat(path)).isDirectory();
+  } catch {
+    return false;
+  }
+}
