@@ -7,6 +7,12 @@ export interface Row {
   readonly does: string;
 }
 
+export interface Ratio {
+  readonly value: number;
+  readonly target: string;
+  readonly holds: boolean;
+}
+
 export function percentile(values: readonly number[], p: number): number {
   const sorted = [...values].sort((a, b) => a - b);
   const at = Math.min(sorted.length - 1, Math.max(0, Math.ceil((p / 100) * sorted.length) - 1));
@@ -21,7 +27,7 @@ export function round(value: number): number {
   return Number(value.toPrecision(4));
 }
 
-export function printTable(rows: readonly Row[], ratios: Readonly<Record<string, { readonly value: number; readonly target: string; readonly holds: boolean }>>): void {
+export function printTable(rows: readonly Row[], ratios: Readonly<Record<string, Ratio>>): void {
   const width = Math.max(...rows.map(({ name }) => name.length));
   for (const { name, n, p50Ms, p99Ms, does } of rows) {
     console.log(`${name.padEnd(width)}  p50 ${p50Ms.toFixed(3).padStart(9)} ms  p99 ${p99Ms.toFixed(3).padStart(9)} ms  n=${n}  ${does}`);
