@@ -43,6 +43,12 @@ export const LIMITS = {
   /** Events of one log that wait to be written. */
   logQueueBytes: 64 * MiB,
   upstreamBodyBytes: 64 * MiB,
+  /** Connections to one inference server; calls beyond it wait. */
+  upstreamConnections: 4096,
+  /** Tool calls of one answer that are carried out; the rest are answered with an error. */
+  toolCallsPerTurn: 64,
+  /** Bytes of one command that a model asks for. */
+  agentCommandBytes: 1 * MiB,
   healthcheckOutputBytes: 64 * KiB,
   verifierOutputBytes: 16 * MiB,
   artifactBytes: 1 * GiB,

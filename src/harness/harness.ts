@@ -32,8 +32,14 @@ export interface Budgets {
 /** One model call as the engine answered it. Written to the rollout's call log before the harness acts on it. */
 export interface CallRecord {
   readonly at: string;
+  /** All tries and the waits between them. */
   readonly durationMs: number;
+  /**
+   * The body as sent, except that `messages` holds only those which no earlier call of the rollout has, and `messagesFrom` how many come before them: a log of
+   * whole histories would grow with the square of the turns.
+   */
   readonly request: unknown;
+  /** The body as received, without the arrays that the token fields below hold. */
   readonly response: unknown;
   readonly promptTokenIds: readonly number[] | null;
   readonly completionTokenIds: readonly number[] | null;

@@ -1,18 +1,22 @@
 /** The harnesses by name. */
 import { MwError } from "../core/errors.ts";
+import { bash, type BashOptions } from "./bash/bash.ts";
 import type { Harness } from "./harness.ts";
 import { nop } from "./nop.ts";
 import { oracle } from "./oracle.ts";
 import { script } from "./script.ts";
 
+export type { BashOptions } from "./bash/bash.ts";
 export { SCRIPT_HELP } from "./script.ts";
 
 export interface HarnessOptions {
   /** Host path of the `script` harness's file. */
   readonly script?: string;
+  /** For the `bash` harness. */
+  readonly bash?: BashOptions;
 }
 
-export const HARNESS_NAMES = ["nop", "oracle", "script"] as const;
+export const HARNESS_NAMES = ["nop", "oracle", "script", "bash"] as const;
 export type HarnessName = (typeof HARNESS_NAMES)[number];
 
 /** Rejects `usage` for an unknown name, a missing option, or an option that the harness does not have. */
@@ -34,6 +38,8 @@ export function makeHarness(name: string, options: HarnessOptions = {}): Harness
     case "script":
       if (options.script === undefined) throw new MwError("usage", "The harness script needs a file to play.", { fix: "Add --script FILE." });
       return script(options.script);
+    case "bash":
+      return bash(options.bash);
   }
 }
 
