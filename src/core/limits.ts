@@ -32,7 +32,11 @@ export const LIMITS = {
   imageManifestBytes: 4 * MiB,
   imageLayerBytes: 64 * GiB,
   taskConfigBytes: 1 * MiB,
+  /** No phase of a task may ask for more. */
+  taskTimeoutMs: 7 * 24 * 3600 * 1000,
   instructionBytes: 1 * MiB,
+  jsonLineBytes: 1 * MiB,
+  registryFileBytes: 64 * MiB,
   /** A task's solve.sh, and the file of the script harness. */
   solutionScriptBytes: 4 * MiB,
   rewardFileBytes: 64 * KiB,

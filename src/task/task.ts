@@ -2,7 +2,7 @@
  * A task: instruction, environment, verifier, reference solution, limits. Read from Harbor directories (schema 1.0 to 1.4); everything in `task.toml` is honoured
  * or refused by name before anything starts. Our additions live in `[metadata.manyworlds]`.
  */
-import type { NetworkMode } from "../sandbox/sandbox.ts";
+import type { Isolation, NetworkMode } from "../sandbox/sandbox.ts";
 
 export interface HealthCheck {
   readonly command: string;
@@ -18,6 +18,18 @@ export interface ArtifactRule {
   readonly source: string;
   readonly destination: string;
   readonly exclude: readonly string[];
+  /** Compose service that it comes from; null is the agent's machine. */
+  readonly service: string | null;
+}
+
+/** A tool server that the task gives to the agent. */
+export interface McpServer {
+  readonly name: string;
+  readonly transport: "stdio" | "sse" | "streamable-http";
+  readonly url: string | null;
+  readonly command: string | null;
+  readonly args: readonly string[];
+  readonly headers: Readonly<Record<string, string>>;
 }
 
 export interface TaskEnvironment {
@@ -38,6 +50,33 @@ export interface TaskEnvironment {
   /** As the task declares it; `allowlist` is refused by backends that cannot. */
   readonly network: NetworkMode | "allowlist";
   readonly allowedHosts: readonly string[];
+  readonly os: "linux" | "windows";
+  readonly gpus: number;
+  readonly gpuTypes: readonly string[];
+  readonly tpu: { readonly type: string; readonly topology: string } | null;
+  readonly mcpServers: readonly McpServer[];
+  /** Directory of the machine whose content goes to the agent's skills. */
+  readonly skillsDir: string | null;
+  /** Absolute path of a compose file, when there is one. */
+  readonly composeFile: string | null;
+}
+
+/** A command started again in the fresh sandbox before the tests, for tasks whose work is a running service. */
+export interface TaskService {
+  readonly command: string;
+  readonly user: string | null;
+  readonly workdir: string | null;
+  readonly readyCommand: string | null;
+  readonly readyTimeoutMs: number;
+}
+
+/** A command that runs in the agent's machine after the agent, to write living state to files. */
+export interface CollectHook {
+  readonly command: string;
+  readonly timeoutMs: number;
+  readonly user: string | null;
+  /** Compose service; null is the agent's machine. */
+  readonly service: string | null;
 }
 
 export interface TaskVerifier {
@@ -50,12 +89,18 @@ export interface TaskVerifier {
    */
   readonly mode: "fresh" | "shared" | "separate";
   readonly environment: TaskEnvironment | null;
+  /** What `[verifier] environment_mode` says; null when omitted. `mode` is what follows from it. */
+  readonly declaredMode: "shared" | "separate" | null;
+  /** True when the separate environment's image has its own `/tests`: nothing is uploaded. */
+  readonly bundledTests: boolean;
   readonly network: NetworkMode | "allowlist" | null;
-  readonly collect: readonly { readonly command: string; readonly timeoutMs: number; readonly user: string | null }[];
+  readonly allowedHosts: readonly string[];
+  readonly collect: readonly CollectHook[];
   /** Paths (absolute, may end in `/**`) of executables and configuration that the task declares to be the agent's work: not restored from the image. */
   readonly agentOwns: readonly string[];
-  /** Commands started again in the fresh sandbox before the tests, for tasks whose work is a running service. */
-  readonly services: readonly { readonly command: string; readonly user: string | null; readonly readyCommand: string | null; readonly readyTimeoutMs: number }[];
+  readonly services: readonly TaskService[];
+  /** Executables (absolute, may end in `/**`) whose processes are the agent's work and live on while the tests run: the task is then verified in place. */
+  readonly survivors: readonly string[];
 }
 
 export interface TaskStep {
@@ -63,7 +108,10 @@ export interface TaskStep {
   readonly instruction: string;
   readonly agentTimeoutMs: number | null;
   readonly agentUser: string | null;
+  readonly agentNetwork: NetworkMode | "allowlist" | null;
   readonly verifierTimeoutMs: number;
+  /** The step's own verifier settings over the task's. */
+  readonly verifier: TaskVerifier;
   readonly minReward: Readonly<Record<string, number>> | null;
   readonly healthcheck: HealthCheck | null;
   readonly artifacts: readonly ArtifactRule[];
@@ -96,6 +144,8 @@ export interface Task {
   readonly metadata: Readonly<Record<string, unknown>>;
   /** Unknown keys and oddities that do not stop it, each naming file and field. */
   readonly warnings: readonly string[];
+  /** Conversation that the agent is to have had before, when the task ships one. */
+  readonly trajectory: string | null;
 }
 
 /** What the verifier said. Never a bare number. */
@@ -111,7 +161,7 @@ export interface Verdict {
     | null
     | { readonly kind: "missing" | "empty" | "unparsable" | "not_finite" | "timeout" | "no_tests" | "tampered" | "crashed"; readonly message: string };
   readonly mode: TaskVerifier["mode"];
-  readonly isolation: import("../sandbox/sandbox.ts").Isolation;
+  readonly isolation: Isolation;
   readonly writtenAt: string;
   /** `sha256:...` over the tests that ran. */
   readonly verifierDigest: string;
