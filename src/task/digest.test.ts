@@ -93,8 +93,8 @@ beforeAll(async () => {
 afterAll(() => rm(root, { recursive: true, force: true }));
 
 describe("task digest", () => {
-  test.each(GOLDEN.map((golden, index) => ({ ...golden, index })))("as Harbor computes it: $name", async ({ files, digest, index }) => {
-    const directory = await writeTask(root, `golden-${index}`, files, BASE);
+  test.each(GOLDEN)("as Harbor computes it: $name", async ({ name, files, digest }) => {
+    const directory = await writeTask(root, `golden ${name}`, files, BASE);
     expect(await taskFiles(directory)).not.toHaveLength(0);
     expect(await taskDigest(directory)).toBe(digest);
   });

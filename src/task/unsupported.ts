@@ -86,15 +86,14 @@ function verifiers(task: Task): [string, TaskVerifier][] {
 }
 
 function users(task: Task): [string, string | null][] {
-  return [
-    ["[agent] user", task.agent.user],
-    ...verifiers(task).flatMap(([table, verifier]): [string, string | null][] => [
-      [`${table} user`, verifier.user],
-      ...verifier.services.map((service): [string, string | null] => [`${table} services`, service.user]),
-      ...verifier.collect.map((hook): [string, string | null] => [`${table} collect`, hook.user]),
-    ]),
-    ...task.steps.map((step): [string, string | null] => [`[steps.${step.name}.agent] user`, step.agentUser]),
-  ];
+  const found: [string, string | null][] = [["[agent] user", task.agent.user]];
+  for (const [table, verifier] of verifiers(task)) {
+    found.push([`${table} user`, verifier.user]);
+    for (const service of verifier.services) found.push([`${table} services`, service.user]);
+    for (const hook of verifier.collect) found.push([`${table} collect`, hook.user]);
+  }
+  for (const step of task.steps) found.push([`[steps.${step.name}.agent] user`, step.agentUser]);
+  return found;
 }
 
 function phases(task: Task): [string, NetworkMode | "allowlist" | null][] {
