@@ -1,0 +1,141 @@
+/** Limits bite inside, name their cause, spare the machine's init, and leave the neighbours alone. A limit that cannot be enforced is refused. */
+import { expect, test } from "vitest";
+import type { SandboxSpec } from "../../../src/sandbox/sandbox.ts";
+import { fixture, pidsOf, sh, sleep, until } from "./fixture.ts";
+import type { ConformanceOptions } from "./suite.ts";
+
+const MiB = 1 << 20;
+
+export function limitSuite(options: ConformanceOptions): void {
+  const { machine, backend } = fixture(options);
+
+  /** Runs the body when the limit is enforced, else asserts that asking for it is refused. */
+  function limited(name: string, limit: "cpu" | "memory" | "pids" | "disk", spec: Partial<SandboxSpec>, body: (spec: Partial<SandboxSpec>) => Promise<void>, timeoutMs = 60_000): void {
+    test(name, async (context) => {
+      if (!backend().capabilities.isolation.enforced[limit]) {
+        await expect(machine(spec)).rejects.toMatchObject({ code: "unsupported", message: expect.stringContaining(limit) });
+        expect(backend().capabilities.missing[limit]).toBeTruthy();
+        await context.annotate(`${limit} limits are absent here: asserted as refused`);
+        return;
+      }
+      await body(spec);
+    }, timeoutMs);
+  }
+
+  limited("memory: a hog is killed, the cause is named, the machine goes on", "memory", { memoryBytes: 96 * MiB }, async (spec) => {
+    const sandbox = await machine(spec);
+    const result = await sh(sandbox, ["/bin/probe", "anon", "400"]);
+    expect(result).toMatchObject({ code: 137, signal: "SIGKILL", ended: "exited", cause: "oom_killed" });
+    expect(await sh(sandbox, "echo alive")).toMatchObject({ out: "alive\n", cause: null });
+    expect((await sandbox.metrics()).limits.oom_killed).toBeGreaterThan(0);
+    expect((await sh(sandbox, ["/bin/probe", "anon", "40"])).out).toBe("ok 0\n");
+  });
+
+  limited("memory: many small hogs do not reach init", "memory", { memoryBytes: 64 * MiB }, async (spec) => {
+    const sandbox = await machine(spec);
+    await sh(sandbox, "for i in 1 2 3 4 5 6 7 8; do probe anon 300 & done; wait");
+    expect((await sh(sandbox, "echo alive")).out).toBe("alive\n");
+  });
+
+  for (const [what, command] of [["/dev/shm", "head -c 400000000 /dev/zero > /dev/shm/hog"], ["memfd", "probe memfd 400"], ["a tmpfs of ours", "head -c 400000000 /dev/zero > /dev/hog"]] as const) {
+    limited(`memory: ${what} cannot hold more than the machine may`, "memory", { memoryBytes: 96 * MiB, diskBytes: 64 * MiB }, async (spec) => {
+      const sandbox = await machine(spec);
+      const result = await sh(sandbox, command);
+      // Killed or refused, either is right; succeeding is not.
+      expect(result.code).not.toBe(0);
+      expect(result.out).not.toContain("ok");
+      expect((await sh(sandbox, "echo alive")).out).toBe("alive\n");
+      const { memoryBytes } = await sandbox.metrics();
+      expect(memoryBytes ?? 0).toBeLessThan(200 * MiB);
+    });
+  }
+
+  limited("memory: files on disk do not count as memory", "memory", { memoryBytes: 96 * MiB, diskBytes: 400 * MiB }, async (spec) => {
+    const sandbox = await machine(spec);
+    const result = await sh(sandbox, "head -c 250000000 /dev/zero > /big && wc -c < /big && rm /big", { timeoutMs: 60_000 });
+    expect(result).toMatchObject({ code: 0, out: "250000000\n", cause: null });
+    expect((await sandbox.metrics()).limits.oom_killed).toBe(0);
+  });
+
+  limited("pids: a fork bomb is contained, named, and the machine goes on", "pids", { pids: 64 }, async (spec) => {
+    const sandbox = await machine(spec);
+    const counted = await sh(sandbox, ["/bin/probe", "forks", "500"]);
+    expect(counted.out).toMatch(/^made \d+ errno 11/);
+    expect(Number(/made (\d+)/.exec(counted.out)?.[1])).toBeLessThan(64);
+    expect(counted.cause).toBe("pids");
+    const bomb = await sandbox.exec({ command: ["/bin/probe", "bomb"] });
+    await sleep(500);
+    await sandbox.killProcesses();
+    await bomb.exit;
+    expect((await sh(sandbox, "echo alive")).out).toBe("alive\n");
+    expect((await sandbox.metrics()).limits.pids).toBeGreaterThan(0);
+    expect((await sandbox.metrics()).pids).toBeLessThan(64);
+  });
+
+  limited("pids: killing a machine in the middle of a fork bomb", "pids", { pids: 200 }, async (spec) => {
+    const sandbox = await machine(spec);
+    await sandbox.exec({ command: ["/bin/probe", "bomb"] });
+    await sleep(300);
+    const started = performance.now();
+    await sandbox.kill();
+    expect(performance.now() - started).toBeLessThan(5000);
+  });
+
+  limited("disk: writes past the limit are ENOSPC inside, named, and no memory kill", "disk", { diskBytes: 32 * MiB }, async (spec) => {
+    const sandbox = await machine(spec);
+    const result = await sh(sandbox, "head -c 100000000 /dev/zero > /big; echo rc=$?; wc -c < /big");
+    expect(result.out).toMatch(/rc=1\n/);
+    expect(result.err).toContain("No space left on device");
+    expect(result.cause).toBe("disk_full");
+    expect(Number(result.out.trim().split("\n").at(-1))).toBeLessThanOrEqual(32 * MiB);
+    const { limits, diskBytes } = await sandbox.metrics();
+    expect(limits).toMatchObject({ oom_killed: 0 });
+    expect(limits.disk_full).toBeGreaterThan(0);
+    expect(diskBytes).toBeGreaterThan(20 * MiB);
+    // Room comes back when files go.
+    expect(await sh(sandbox, "rm /big; echo x > /small; cat /small")).toMatchObject({ out: "x\n", cause: null });
+    expect((await sh(sandbox, "for d in /tmp /var/tmp /root /home; do head -c 50000000 /dev/zero > $d/f 2>/dev/null && echo no limit in $d; rm -f $d/f; done")).out).toBe("");
+  });
+
+  limited("disk: many empty files and deep directories are bounded too", "disk", { diskBytes: 16 * MiB }, async (spec) => {
+    const sandbox = await machine(spec);
+    const result = await sh(sandbox, "i=0; while [ $i -lt 400 ]; do mkdir /d$i || break; j=0; while [ $j -lt 500 ]; do : > /d$i/$j || exit 9; j=$((j+1)); done; i=$((i+1)); done 2>/dev/null; echo $i", { timeoutMs: 50_000 });
+    expect(result.code).not.toBe(0);
+    expect((await sh(sandbox, "echo alive")).out).toBe("alive\n");
+  }, 90_000);
+
+  limited("cpu: a quota holds", "cpu", { cpus: 0.2 }, async (spec) => {
+    const sandbox = await machine(spec);
+    const before = (await sandbox.metrics()).cpuMs ?? 0;
+    await sh(sandbox, "probe spin 9000 & probe spin 9000 & sleep 2", { timeoutMs: 3000 });
+    await sandbox.killProcesses();
+    const used = ((await sandbox.metrics()).cpuMs ?? 0) - before;
+    // 0.2 CPUs for 2 seconds and a period or two.
+    expect(used).toBeGreaterThan(200);
+    expect(used).toBeLessThan(800);
+  });
+
+  test("metrics say what is used", async () => {
+    const sandbox = await machine();
+    const { isolation } = backend().capabilities;
+    const hog = await sandbox.exec({ command: ["/bin/sh", "-c", "head -c 20000000 /dev/urandom > /f; x=$(head -c 30000000 /dev/zero | tr '\\0' a); echo ready; sleep 30"] });
+    for await (const _ of hog.output) break;
+    const metrics = await sandbox.metrics();
+    if (isolation.enforced.memory) {
+      expect(metrics.memoryBytes).toBeGreaterThan(10 * MiB);
+      expect(metrics.memoryPeakBytes).toBeGreaterThanOrEqual(metrics.memoryBytes ?? 0);
+    }
+    if (isolation.enforced.disk) expect(metrics.diskBytes).toBeGreaterThan(19_000_000);
+    if (isolation.enforced.pids) expect(metrics.pids).toBeGreaterThanOrEqual(3);
+    if (isolation.enforced.cpu) expect(metrics.cpuMs).toBeGreaterThan(0);
+    expect(metrics.limits).toEqual({ oom_killed: 0, pids: 0, disk_full: 0 });
+    await hog.kill("SIGKILL");
+    await until("the hog is gone", async () => (await pidsOf(sandbox, "sleep 30")).length === 0);
+  });
+
+  test("limits that make no sense are refused before anything starts", async () => {
+    for (const spec of [{ memoryBytes: -1 }, { memoryBytes: 1.5 }, { cpus: 0 }, { cpus: Number.NaN }, { pids: 0 }, { diskBytes: 10 }, { ttlMs: -5 }] as const) {
+      await expect(machine(spec), JSON.stringify(spec)).rejects.toMatchObject({ code: "invalid_input" });
+    }
+  });
+}

@@ -1,0 +1,57 @@
+/** Two machines from one image, side by side: neither sees anything of the other. */
+import { expect, test } from "vitest";
+import { fixture, sh, sleep } from "./fixture.ts";
+import type { ConformanceOptions } from "./suite.ts";
+
+export function neighbourSuite(options: ConformanceOptions): void {
+  const { machine } = fixture(options);
+
+  test("files, also in what looks shared", async () => {
+    const [a, b] = [await machine(), await machine()];
+    await sh(a, "for d in / /tmp /dev/shm /var/tmp /root /run /etc /home/agent; do echo secret > $d/of-a 2>/dev/null; done; echo x > /etc/marker");
+    expect((await sh(b, "find / -xdev -name of-a 2>/dev/null; ls /dev/shm /run /tmp; cat /etc/marker")).out.replaceAll(/^\/.*:\n|^\n/gm, "")).toBe("image\n");
+    expect((await sh(b, "ls /dev/shm/of-a /run/of-a /tmp/of-a")).out).toBe("");
+  });
+
+  test("processes", async () => {
+    const [a, b] = [await machine(), await machine()];
+    await sh(a, "setsid sleep 4242 >/dev/null 2>&1 &");
+    expect((await sh(b, "ps; cat /proc/[0-9]*/cmdline | tr '\\0' ' '")).out).not.toContain("4242");
+    expect(Number((await sh(b, "ls -d /proc/[0-9]* | wc -l")).out)).toBeLessThan(8);
+    await sh(b, "for p in $(seq 2 300); do kill -9 $p 2>/dev/null; done; true").catch(() => null);
+    expect((await sh(a, "ps")).out).toContain("4242");
+  });
+
+  test("ports, abstract sockets", async () => {
+    const [a, b] = [await machine(), await machine()];
+    await a.exec({ command: "while :; do echo of-a | nc -l -p 7100; done" });
+    await a.exec({ command: ["/bin/probe", "listen-abstract", "meet"] });
+    await sleep(300);
+    expect((await sh(a, "nc -w 2 127.0.0.1 7100 < /dev/null")).out).toBe("of-a\n");
+    expect((await sh(a, ["/bin/probe", "abstract", "meet"])).out).toBe("ok 0\n");
+    expect((await sh(b, "nc -w 1 127.0.0.1 7100 < /dev/null")).out).toBe("");
+    expect((await sh(b, ["/bin/probe", "abstract", "meet"])).out).toBe("errno 111\n");
+  });
+
+  test("System V and POSIX objects, key rings", async () => {
+    const [a, b] = [await machine(), await machine()];
+    expect((await sh(a, ["/bin/probe", "shm", "4711", "of-a"])).out).toBe("shm of-a\n");
+    expect((await sh(a, ["/bin/probe", "shm", "4711"])).out).toBe("shm of-a\n");
+    expect((await sh(b, ["/bin/probe", "shm", "4711"])).out).toBe("errno 2\n");
+    expect((await sh(b, "tail -n +2 /proc/sysvipc/shm | wc -l")).out.trim()).toBe("0");
+    // add_key and keyctl answer as a kernel without key rings.
+    const [addKey, keyctl] = process.arch === "arm64" ? ["217", "219"] : ["248", "250"];
+    expect((await sh(a, ["/bin/probe", "sys", addKey, "s:user", "s:mw", "s:secret", "6", "0xfffffffd"])).out).toBe("errno 38\n");
+    expect((await sh(b, ["/bin/probe", "sys", keyctl, "0", "0xfffffffd", "0"])).out).toBe("errno 38\n");
+    expect((await sh(b, "cat /proc/keys 2>/dev/null | wc -l")).out.trim()).toBe("0");
+  });
+
+  test("host names, and what the kernel tells of others", async () => {
+    const [a, b] = [await machine({ hostname: "alpha" }), await machine({ hostname: "beta" })];
+    expect((await sh(a, "hostname")).out).toBe("alpha\n");
+    expect((await sh(b, "hostname")).out).toBe("beta\n");
+    const { out } = await sh(b, "cat /proc/self/mountinfo /proc/self/cgroup /proc/mounts 2>/dev/null");
+    expect(out).not.toContain(a.id);
+    expect(out).not.toContain(b.id);
+  });
+}
