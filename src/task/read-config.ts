@@ -193,7 +193,8 @@ function fieldName(path: Path): string {
 /** Line of a field: the last key of the path below its table's header; else the header's. Good for plain TOML, null where it is written another way. */
 function lineOf(text: string, path: Path): number | null {
   const keys = path.filter((part): part is string => typeof part === "string");
-  const indices = path.filter((part): part is number => typeof part === "number");
+  // Only the outermost list is told apart; that is enough for [[steps]] and the like.
+  const nth = path.find((part): part is number => typeof part === "number");
   let table: string[] = [];
   let item = -1;
   let best: { line: number; depth: number } | null = null;
@@ -207,14 +208,14 @@ function lineOf(text: string, path: Path): number | null {
         counts.set(name, (counts.get(name) ?? -1) + 1);
         item = counts.get(name) ?? 0;
       }
-      const wanted = indices[0] === undefined || item === -1 || item === indices[0];
+      const wanted = nth === undefined || item === -1 || item === nth;
       if (wanted && table.every((part, at) => keys[at] === part)) best = { line: index + 1, depth: table.length };
       continue;
     }
     const key = /^\s*(?:"([^"]+)"|'([^']+)'|([\w-]+(?:\s*\.\s*[\w-]+)*))\s*=/.exec(line);
     if (key === null) continue;
     const full = [...table, ...(key[1] ?? key[2] ?? key[3] ?? "").split(".").map((part) => part.trim())];
-    const wanted = indices[0] === undefined || item === -1 || item === indices[0];
+    const wanted = nth === undefined || item === -1 || item === nth;
     if (wanted && full.length <= keys.length && full.length > (best?.depth ?? 0) && full.every((part, at) => keys[at] === part)) best = { line: index + 1, depth: full.length };
   }
   return best?.line ?? null;

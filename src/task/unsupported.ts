@@ -19,6 +19,8 @@ export interface TaskSupport {
 export interface TaskOverrides {
   /** Replaces every declared network; recorded in the run. */
   readonly network?: NetworkMode | null;
+  /** Run although declared limits cannot be enforced here; recorded in the run. */
+  readonly ignoreLimits?: boolean;
 }
 
 export const NO_EXTRA_SUPPORT: TaskSupport = { mcpServers: false, skills: false, trajectory: false };
@@ -52,6 +54,7 @@ function environmentReasons(table: string, environment: TaskEnvironment, capabil
   if (environment.mcpServers.length > 0 && !support.mcpServers) add(`${table} mcp_servers`, `this harness cannot give the tool server${environment.mcpServers.length > 1 ? "s" : ""} ${environment.mcpServers.map((server) => server.name).join(", ")} to its agent`);
   if (environment.skillsDir !== null && !support.skills) add(`${table} skills_dir`, "this harness cannot give skills to its agent");
   networkReason(`${table} network_mode`, environment.network, capabilities, overrides, add);
+  if (overrides.ignoreLimits === true) return;
   if (environment.cpus !== null && !enforced.cpu) add(`${table} cpus`, `cannot be enforced here${hint(capabilities, "cpu")}`);
   if (environment.memoryBytes !== null && !enforced.memory) add(`${table} memory_mb`, `cannot be enforced here${hint(capabilities, "memory")}`);
   if (environment.diskBytes !== null && !enforced.disk) add(`${table} storage_mb`, `cannot be enforced here${hint(capabilities, "disk")}`);

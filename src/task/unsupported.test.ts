@@ -1,0 +1,70 @@
+import { rm } from "node:fs/promises";
+import { afterAll, beforeAll, expect, test } from "vitest";
+import { temporaryDirectory, writeTask } from "../../test/support/task-fixture.ts";
+import type { Capabilities } from "../sandbox/sandbox.ts";
+import { loadTask } from "./load-task.ts";
+import { unsupportedReasons } from "./unsupported.ts";
+
+const FULL: Capabilities = {
+  isolation: { backend: "native", profile: "userns", privileged: true, enforced: { cpu: true, memory: true, pids: true, disk: true } },
+  networks: ["none", "public"],
+  users: true,
+  freeze: true,
+  seal: true,
+  memorySnapshot: false,
+  missing: {},
+};
+
+let root = "";
+let next = 0;
+beforeAll(async () => {
+  root = await temporaryDirectory();
+});
+afterAll(() => rm(root, { recursive: true, force: true }));
+
+async function reasons(toml: string, capabilities: Capabilities = FULL, overrides = {}, files: Parameters<typeof writeTask>[2] = {}): Promise<string[]> {
+  const directory = await writeTask(root, `t${next++}`, { "task.toml": toml, "environment/Dockerfile": "FROM x\n", ...files });
+  return unsupportedReasons(await loadTask(directory), capabilities, overrides);
+}
+
+test("a plain task needs nothing", async () => {
+  expect(await reasons('[environment]\ncpus = 2\nmemory_mb = 512\nstorage_mb = 100\ngpus = 0\n[agent]\nuser = "me"\n')).toEqual([]);
+});
+
+test.each([
+  ["[environment]\ngpus = 1\n", /^\[environment\] gpus: asks for 1/],
+  ['[environment]\ntpu = { type = "v6e", topology = "2x4" }\n', /^\[environment\] tpu: asks for v6e 2x4/],
+  ['[environment]\nos = "Windows"\n', /^\[environment\] os: "windows"/],
+  ['[environment]\nnetwork_mode = "allowlist"\nallowed_hosts = ["a.b"]\n', /^\[environment\] network_mode: "allowlist"/],
+  ['[agent]\nnetwork_mode = "allowlist"\n', /^\[agent\] network_mode: "allowlist"/],
+  ['[[environment.mcp_servers]]\nname = "tools"\nurl = "http://x"\n', /^\[environment\] mcp_servers: .*tools/],
+  ['[environment]\nskills_dir = "/skills"\n', /^\[environment\] skills_dir/],
+  ['[verifier]\nenvironment_mode = "separate"\n[verifier.environment]\ngpus = 2\n', /^\[verifier\.environment\] gpus: asks for 2/],
+  ['[[verifier.collect]]\ncommand = "dump"\nservice = "db"\n', /^\[verifier\] collect: "dump" runs in the compose service "db"/],
+  ['artifacts = [{ source = "/x", service = "db" }]\n', /^artifacts: "\/x" comes from the compose service "db"/],
+])("%j is refused by name", async (toml, expected) => {
+  expect(await reasons(toml)).toEqual([expect.stringMatching(expected)]);
+});
+
+test("files that ask for something", async () => {
+  expect(await reasons("", FULL, {}, { "environment/docker-compose.yaml": "services: {}\n" })).toEqual([expect.stringMatching(/docker-compose\.yaml: compose environments/)]);
+  expect(await reasons("", FULL, {}, { "trajectory.json": "{}" })).toEqual([expect.stringMatching(/^trajectory\.json/)]);
+});
+
+test("a network that is overridden is no reason", async () => {
+  expect(await reasons('[environment]\nnetwork_mode = "allowlist"\n', FULL, { network: "none" })).toEqual([]);
+});
+
+test("what the backend lacks", async () => {
+  const poor: Capabilities = {
+    ...FULL,
+    isolation: { ...FULL.isolation, enforced: { cpu: false, memory: false, pids: false, disk: false } },
+    networks: ["none"],
+    users: false,
+    missing: { memory: "no writable cgroup", users: "no subordinate ids" },
+  };
+  const found = await reasons('[environment]\ncpus = 1\nmemory_mb = 1\nstorage_mb = 1\n[agent]\nuser = "me"\n[verifier]\nuser = "root"\n', poor);
+  expect(found.map((reason) => reason.split(":")[0])).toEqual(["[environment] network_mode", "[environment] cpus", "[environment] memory_mb", "[environment] storage_mb", "[agent] user"]);
+  expect(found.join("\n")).toContain("no writable cgroup");
+  expect(found[0]).toContain("override with --network none");
+});
