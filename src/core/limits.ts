@@ -42,6 +42,27 @@ export const LIMITS = {
   rewardFileBytes: 64 * KiB,
   rewardKeys: 256,
   tasksPerRun: 1_000_000,
+  /** Inputs among which the order of tasks is drawn; a longer list is shuffled through a window of this size. */
+  shuffleWindow: 10_000,
+  /** Inputs that are no tasks, before a run that has found none gives up. */
+  refusedBeforeStart: 10_000,
+  /** Tries of one rollout that may be lost to the death of controllers before that stands as its end. */
+  controllerLosses: 8,
+  /** Phases of a rollout that no task gives a time of its own, milliseconds. */
+  leaseTimeoutMs: 120_000,
+  prepareTimeoutMs: 600_000,
+  /** An agent without a time limit of its own. */
+  agentTimeoutMs: 24 * 3600 * 1000,
+  /** Between the end of the agent's time and giving up on the harness. */
+  harnessGraceMs: 30_000,
+  killProcessesTimeoutMs: 60_000,
+  collectTimeoutMs: 600_000,
+  /** What verification may take beyond the times of its own steps: machines made, workspaces moved. */
+  verifyOverheadMs: 600_000,
+  /** Running rollouts get this long after the first interrupt. */
+  drainGraceMs: 30_000,
+  /** A host that stays short of memory or disk with nothing running ends the run after this. */
+  hostShortMs: 300_000,
   attemptsPerTask: 4096,
   eventBytes: 4 * MiB,
   /** Events of one log that wait to be written. */

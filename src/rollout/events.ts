@@ -44,7 +44,7 @@ export type RunEvent =
   | { readonly type: "controller_started"; readonly pid: number; readonly version: string }
   /** Something given as a task that is none; `source` as the user or the dataset named it. */
   | { readonly type: "input_refused"; readonly source: string; readonly error: Failure }
-  | { readonly type: "group_planned"; readonly group: GroupId; readonly index: number; readonly task: TaskReference; readonly error: Failure | null; readonly rollouts: readonly PlannedRollout[] }
+  | { readonly type: "group_planned"; readonly group: GroupId; readonly index: number; readonly source: string; readonly task: TaskReference; readonly error: Failure | null; readonly rollouts: readonly PlannedRollout[] }
   /** Everything that was given has been read. */
   | { readonly type: "plan_completed"; readonly groups: number }
   | ({ readonly type: "rollout_admitted" } & OfRollout)

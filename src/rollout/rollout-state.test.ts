@@ -34,6 +34,7 @@ function planned(): RunState {
       type: "group_planned",
       group: "grp1" as GroupId,
       index: 0,
+      source: "/t",
       task: { name: "t", family: "f", digest: null, directory: "/t" },
       error: null,
       rollouts: [{ rollout, attempt: 1, seed: "s", harness: "nop" }],

@@ -85,14 +85,20 @@ export function newRollout(fields: Pick<RolloutState, "rollout" | "group" | "tas
   };
 }
 
-/** Throws `corrupt` for an event that may not happen here; then the state is unchanged. */
-export function applyRolloutEvent(state: RolloutState, event: RolloutEvent, at: number): void {
-  const { from, to } = TRANSITIONS[event.type];
+/** Throws `corrupt` for an event that may not happen here. */
+export function checkRolloutEvent(state: RolloutState, event: RolloutEvent): void {
+  const { from } = TRANSITIONS[event.type];
   const expectedTry = event.type === "rollout_admitted" ? state.try + 1 : state.try;
   if (!from.includes(state.phase)) throw illegal(state, event, `it is ${state.phase}`);
   // A rollout that never began has no try of its own.
   if (event.try !== expectedTry) throw illegal(state, event, `try ${expectedTry} was expected, not ${event.try}`);
   if (event.type === "rollout_recorded" && (event.outcome === "scored") !== (event.reward !== null)) throw illegal(state, event, "only a scored rollout has a reward");
+}
+
+/** Throws `corrupt` for an event that may not happen here; then the state is unchanged. */
+export function applyRolloutEvent(state: RolloutState, event: RolloutEvent, at: number): void {
+  checkRolloutEvent(state, event);
+  const { to } = TRANSITIONS[event.type];
   const left = state.phase;
   if (left !== "planned") state.phaseMs[left] = (state.phaseMs[left] ?? 0) + Math.max(0, at - state.at);
   state.phase = to;

@@ -5,12 +5,14 @@ import type { Outcome } from "../core/outcome.ts";
 import { eventsFile } from "../store/run-directory.ts";
 import { readLog, startOfLog } from "../store/log-reader.ts";
 import { fromLogEvent, type Failure, type RunEvent, type TaskReference } from "./events.ts";
-import { applyRolloutEvent, newRollout, type RolloutState } from "./rollout-state.ts";
+import { applyRolloutEvent, checkRolloutEvent, newRollout, type RolloutState } from "./rollout-state.ts";
 
 export interface GroupState {
   readonly group: GroupId;
   /** Place in the order in which groups were planned, from 0. */
   readonly index: number;
+  /** As the input named it. */
+  readonly source: string;
   readonly task: TaskReference;
   /** Why the task cannot run, when it cannot. */
   readonly error: Failure | null;
@@ -34,8 +36,24 @@ export class RunState {
   readonly outcomes = new Map<Outcome, number>();
 
   /** Throws `corrupt` for an event that may not happen now. */
-  apply(event: RunEvent, at: number): void {
+  check(event: RunEvent): void {
     if ((event.type === "run_created") !== (this.run === null)) throw new MwError("corrupt", `the run's log begins with ${event.type}, or is created twice`);
+    if (event.type === "group_planned") {
+      if (event.index !== this.groups.length) throw new MwError("corrupt", `group ${event.index} is planned where group ${this.groups.length} was expected`);
+      for (const { rollout } of event.rollouts) if (this.rollouts.has(rollout)) throw new MwError("corrupt", `rollout ${rollout} is planned twice`);
+    }
+    if ("rollout" in event) checkRolloutEvent(this.rollout(event.rollout), event);
+  }
+
+  rollout(id: RolloutId): RolloutState {
+    const rollout = this.rollouts.get(id);
+    if (rollout === undefined) throw new MwError("corrupt", `the run's log speaks of rollout ${id}, which was never planned`);
+    return rollout;
+  }
+
+  /** Throws `corrupt` for an event that may not happen now; then the state is unchanged. */
+  apply(event: RunEvent, at: number): void {
+    this.check(event);
     this.lastAt = at;
     switch (event.type) {
       case "run_created":
@@ -64,9 +82,7 @@ export class RunState {
         this.status = "finished";
         break;
       default: {
-        const rollout = this.rollouts.get(event.rollout);
-        if (rollout === undefined) throw new MwError("corrupt", `the run's log speaks of rollout ${event.rollout}, which was never planned`);
-        applyRolloutEvent(rollout, event, at);
+        applyRolloutEvent(this.rollout(event.rollout), event, at);
         if (event.type === "rollout_recorded") {
           this.recorded++;
           this.outcomes.set(event.outcome, (this.outcomes.get(event.outcome) ?? 0) + 1);
@@ -76,13 +92,9 @@ export class RunState {
   }
 
   #plan(event: Extract<RunEvent, { type: "group_planned" }>, at: number): void {
-    if (event.index !== this.groups.length) throw new MwError("corrupt", `group ${event.index} is planned where group ${this.groups.length} was expected`);
     const rollouts = event.rollouts.map(({ rollout, attempt, seed, harness }) => newRollout({ rollout, group: event.group, task: event.task, attempt, seed, harness, at }));
-    for (const rollout of rollouts) {
-      if (this.rollouts.has(rollout.rollout)) throw new MwError("corrupt", `rollout ${rollout.rollout} is planned twice`);
-      this.rollouts.set(rollout.rollout, rollout);
-    }
-    this.groups.push({ group: event.group, index: event.index, task: event.task, error: event.error, rollouts });
+    for (const rollout of rollouts) this.rollouts.set(rollout.rollout, rollout);
+    this.groups.push({ group: event.group, index: event.index, source: event.source, task: event.task, error: event.error, rollouts });
   }
 }
 

@@ -1,0 +1,46 @@
+/** The configuration of one run, as it stands in `run.json`: everything that decides what the run does, except secrets. */
+import { z } from "zod";
+import { MwError } from "../core/errors.ts";
+import type { RunId } from "../core/ids.ts";
+import { OUTCOMES } from "../core/outcome.ts";
+import { readRunDocument } from "../store/run-directory.ts";
+
+const count = z.int().nonnegative();
+const ruleSchema = z.object({ retries: count, counts: z.boolean() });
+
+export const runConfigSchema = z.object({
+  format: z.literal(1),
+  run: z.string(),
+  createdAt: z.string(),
+  /** Version of the product that made it. */
+  version: z.string(),
+  /** Tasks, directories of tasks and dataset files; absolute paths. */
+  inputs: z.array(z.string()).readonly(),
+  attempts: count.min(1),
+  seed: z.string(),
+  harnesses: z.array(z.object({ name: z.string(), version: z.string(), settings: z.record(z.string(), z.unknown()) })).min(1).readonly(),
+  /** Name, in the run's directory, of the copy of the script that the `script` harness plays. */
+  script: z.string().nullable(),
+  upstream: z.object({ url: z.string(), model: z.string(), sampling: z.record(z.string(), z.number()) }).nullable(),
+  /** Where the upstream's key is read from at start and resume; the key itself is nowhere. */
+  apiKeyFile: z.string().nullable(),
+  budgets: z.object({ turns: count, tokens: count.nullable(), commandMs: count, outputBytes: count }),
+  /** Instead of what tasks declare. */
+  network: z.enum(["none", "public"]).nullable(),
+  image: z.string().nullable(),
+  timeoutMultiplier: z.number().positive(),
+  concurrency: count.min(1),
+  durability: z.enum(["process", "power"]),
+  rules: z.record(z.enum(Object.keys(OUTCOMES) as [keyof typeof OUTCOMES]), ruleSchema),
+});
+
+export type RunConfig = Readonly<z.infer<typeof runConfigSchema>>;
+
+/** Reads and checks `run.json`. */
+export async function readRunConfig(home: string, run: RunId): Promise<RunConfig> {
+  const parsed = runConfigSchema.safeParse(await readRunDocument(home, run));
+  if (parsed.success) return parsed.data;
+  throw new MwError("corrupt", `the configuration of ${run} (run.json) is not one that this version can read: ${z.prettifyError(parsed.error).replaceAll("\n", " ")}`, {
+    fix: "use the version of mw that made the run",
+  });
+}
