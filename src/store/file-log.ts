@@ -11,10 +11,9 @@ import { LIMITS } from "../core/limits.ts";
 import { MwError, messageOf } from "../core/errors.ts";
 import type { Runtime } from "../core/runtime.ts";
 import type { EventLog, LogEvent, StoredEvent } from "./event-log.ts";
+import { syncDirectory, type Durability } from "./durable.ts";
 import { encodeLine } from "./log-format.ts";
 import { readLog, startOfLog, type LogPosition } from "./log-reader.ts";
-
-export type Durability = "process" | "power";
 
 export interface FileLogOptions {
   readonly path: string;
@@ -219,14 +218,4 @@ export class FileLog implements EventLog {
 
 function fenced(path: string, own: number, other: number): MwError {
   return new MwError("conflict", `${path} is written by a newer controller (epoch ${other}, this one has ${own})`, { facts: { path, own, other } });
-}
-
-/** Makes a created or renamed entry survive a power cut. */
-export async function syncDirectory(path: string): Promise<void> {
-  const directory = await open(path, "r");
-  try {
-    await directory.sync();
-  } finally {
-    await directory.close();
-  }
 }

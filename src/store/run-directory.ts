@@ -6,11 +6,11 @@
  *     rollouts/<id>/      what one rollout left: instruction.md, transcript.jsonl, calls.jsonl, commands.jsonl, commands/, artifacts/, verifier/,
  *                         verdict.json, result.json; of tries before the last one in tries/<n>/
  */
-import { mkdir, open, readdir, readFile, rename, rm, stat } from "node:fs/promises";
+import { mkdir, readdir, readFile, rename, rm, stat } from "node:fs/promises";
 import { join } from "node:path";
 import { MwError, messageOf } from "../core/errors.ts";
 import { isId, type RolloutId, type RunId } from "../core/ids.ts";
-import { syncDirectory, type Durability } from "./file-log.ts";
+import { syncDirectory, writeDurably, type Durability } from "./durable.ts";
 
 export const runsDirectory = (home: string): string => join(home, "runs");
 export const runDirectory = (home: string, run: RunId): string => join(runsDirectory(home), run);
@@ -87,19 +87,6 @@ export async function findRollout(home: string, rollout: RolloutId): Promise<Run
     if (await isDirectory(rolloutDirectory(home, run, rollout))) return run;
   }
   throw new MwError("not_found", `there is no rollout ${rollout} in ${home}`, { fix: "mw show RUN lists the rollouts of a run" });
-}
-
-/** Writes a small file beside its place and moves it there, so that nobody ever reads a part of it. */
-export async function writeDurably(path: string, content: string | Uint8Array, durability: Durability): Promise<void> {
-  const temporary = `${path}.new`;
-  const file = await open(temporary, "w", 0o644);
-  try {
-    await file.writeFile(content);
-    if (durability === "power") await file.sync();
-  } finally {
-    await file.close();
-  }
-  await rename(temporary, path);
 }
 
 async function isDirectory(path: string): Promise<boolean> {

@@ -1,0 +1,120 @@
+/**
+ * What one rollout leaves in its directory, written as it happens:
+ *
+ *     instruction.md      what the agent was told, byte for byte
+ *     transcript.jsonl    the conversation, one message a line
+ *     calls.jsonl         model calls with tokens
+ *     commands.jsonl      commands with timing and exit; their output in commands/0001-stdout and -stderr, raw bytes as the agent saw them
+ *     notes.txt           remarks of the harness
+ *     artifacts/          what the task declares as the agent's product
+ *     verifier/           what the verifier wrote
+ *     verdict.json        the verdict
+ *     result.json         the end in one document
+ *
+ * Files appear with their first record.
+ */
+import { mkdir, open, readdir, rename, writeFile, type FileHandle } from "node:fs/promises";
+import { join } from "node:path";
+import { MwError, messageOf } from "../core/errors.ts";
+import type { CallRecord, CommandRecord, MessageRecord, Recorder } from "../harness/harness.ts";
+import { writeDurably, type Durability } from "../store/durable.ts";
+
+export class RolloutRecorder implements Recorder {
+  readonly directory: string;
+  readonly #durability: Durability;
+  readonly #files = new Map<string, Promise<FileHandle>>();
+  #commands = 0;
+  #commandsFolder: Promise<unknown> | null = null;
+
+  /** Makes the directory; what an earlier try left in it moves to `tries/<n>/`. */
+  static async open(directory: string, durability: Durability): Promise<RolloutRecorder> {
+    await guarded(directory, async () => {
+      await mkdir(directory, { recursive: true });
+      await setAside(directory);
+    });
+    return new RolloutRecorder(directory, durability);
+  }
+
+  private constructor(directory: string, durability: Durability) {
+    this.directory = directory;
+    this.#durability = durability;
+  }
+
+  call(record: CallRecord): Promise<void> {
+    return this.#line("calls.jsonl", record);
+  }
+
+  message(record: MessageRecord): Promise<void> {
+    return this.#line("transcript.jsonl", record);
+  }
+
+  async command(record: CommandRecord): Promise<void> {
+    const number = String(++this.#commands).padStart(4, "0");
+    const { stdout, stderr, ...rest } = record;
+    if (stdout.length > 0) await this.#blob(`${number}-stdout`, stdout);
+    if (stderr.length > 0) await this.#blob(`${number}-stderr`, stderr);
+    await this.#line("commands.jsonl", { number: this.#commands, ...rest });
+  }
+
+  async note(text: string): Promise<void> {
+    await this.#append("notes.txt", `${text}\n`);
+  }
+
+  /** Writes a whole document. */
+  write(name: string, content: string | Uint8Array): Promise<void> {
+    return guarded(this.directory, () => writeDurably(join(this.directory, name), content, this.#durability));
+  }
+
+  async close(): Promise<void> {
+    const files = await Promise.allSettled(this.#files.values());
+    this.#files.clear();
+    for (const file of files) if (file.status === "fulfilled") await file.value.close();
+  }
+
+  #line(name: string, record: unknown): Promise<void> {
+    return this.#append(name, `${JSON.stringify(record)}\n`);
+  }
+
+  async #append(name: string, text: string): Promise<void> {
+    await guarded(this.directory, async () => {
+      const opening = this.#files.get(name) ?? open(join(this.directory, name), "a", 0o644);
+      this.#files.set(name, opening);
+      const file = await opening;
+      await file.appendFile(text);
+      if (this.#durability === "power") await file.datasync();
+    });
+  }
+
+  #blob(name: string, bytes: Uint8Array): Promise<void> {
+    return guarded(this.directory, async () => {
+      this.#commandsFolder ??= mkdir(join(this.directory, "commands"), { recursive: true });
+      await this.#commandsFolder;
+      await writeFile(join(this.directory, "commands", name), bytes);
+    });
+  }
+}
+
+/** Everything but `tries` itself. */
+async function setAside(directory: string): Promise<void> {
+  const names = (await readdir(directory)).filter((name) => name !== "tries");
+  if (names.length === 0) return;
+  const tries = join(directory, "tries");
+  await mkdir(tries, { recursive: true });
+  const target = join(tries, String((await readdir(tries)).length + 1));
+  await mkdir(target);
+  for (const name of names) await rename(join(directory, name), join(target, name));
+}
+
+/** A full disk is the host's failure, never the agent's. */
+async function guarded<T>(directory: string, work: () => Promise<T>): Promise<T> {
+  try {
+    return await work();
+  } catch (error) {
+    const code = (error as NodeJS.ErrnoException).code;
+    const full = code === "ENOSPC" || code === "EDQUOT" || code === "EMFILE" || code === "ENFILE";
+    throw new MwError(full ? "host_exhausted" : "sandbox_failed", `cannot record into ${directory}: ${messageOf(error)}`, {
+      fix: full ? "free space on the disk that holds the data directory (or raise the limit of open files)" : "check the disk that holds the data directory",
+      cause: error,
+    });
+  }
+}
