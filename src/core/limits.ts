@@ -14,6 +14,8 @@ export const LIMITS = {
   execOutputBytes: 16 * MiB,
   execArgvBytes: 128 * KiB * 8,
   execsPerSandbox: 256,
+  /** Processes and threads of one rollout's machine. */
+  sandboxPids: 4096,
   /** Finished execs whose exit was not acknowledged; the oldest is dropped beyond it. */
   execsRetained: 256,
   envEntries: 4096,
@@ -47,7 +49,7 @@ export const LIMITS = {
   /** Inputs that are no tasks, before a run that has found none gives up. */
   refusedBeforeStart: 10_000,
   /** Tries of one rollout that may be lost to the death of controllers before that stands as its end. */
-  controllerLosses: 8,
+  controllerLosses: 16,
   /** Phases of a rollout that no task gives a time of its own, milliseconds. */
   leaseTimeoutMs: 120_000,
   prepareTimeoutMs: 600_000,

@@ -1,0 +1,90 @@
+/** The documents that a run and a rollout are shown as. Their shapes are a stable surface, pinned by tests. */
+import type { Failure } from "./events.ts";
+import { secondsOf, type Phase, type RolloutState } from "./rollout-state.ts";
+import type { RunState } from "./run-state.ts";
+
+/** One rollout as `mw run --json` lists it. */
+export interface RolloutLine {
+  readonly rollout: string;
+  readonly task: string;
+  readonly family: string;
+  readonly attempt: number;
+  /** Null while it has not ended. */
+  readonly outcome: string | null;
+  /** Finite, null unless scored. */
+  readonly reward: number | null;
+  readonly seconds: number;
+  readonly harness: string;
+  readonly stopReason: string | null;
+  readonly tries: number;
+  readonly error: Failure | null;
+}
+
+export interface RunDocument {
+  readonly run: string;
+  readonly status: RunState["status"];
+  readonly rollouts: readonly RolloutLine[];
+  readonly outcomes: Readonly<Record<string, number>>;
+  /** Inputs that are no tasks. */
+  readonly refused: readonly { readonly source: string; readonly error: Failure }[];
+}
+
+export function runDocument(state: RunState): RunDocument {
+  return {
+    run: state.run ?? "",
+    status: state.status,
+    rollouts: state.groups.flatMap((group) => group.rollouts.map(rolloutLine)),
+    outcomes: Object.fromEntries([...state.outcomes].sort(([a], [b]) => (a < b ? -1 : 1))),
+    refused: state.refused,
+  };
+}
+
+function rolloutLine(state: RolloutState): RolloutLine {
+  return {
+    rollout: state.rollout,
+    task: state.task.name,
+    family: state.task.family,
+    attempt: state.attempt,
+    outcome: state.outcome,
+    reward: state.reward,
+    seconds: state.phase === "recorded" ? secondsOf(state) : 0,
+    harness: state.harness,
+    stopReason: state.stopReason,
+    tries: state.try,
+    error: state.error,
+  };
+}
+
+export interface RolloutDocument extends RolloutLine {
+  readonly group: string;
+  readonly taskDigest: string | null;
+  readonly taskDirectory: string;
+  readonly seed: string;
+  readonly phase: Phase;
+  readonly rewards: Readonly<Record<string, number>>;
+  readonly turns: number;
+  readonly promptTokens: number;
+  readonly completionTokens: number;
+  readonly modelMs: number;
+  readonly toolMs: number;
+  /** Milliseconds spent in each phase of the last try. */
+  readonly phaseMs: Readonly<Partial<Record<Phase, number>>>;
+}
+
+export function rolloutDocument(state: RolloutState): RolloutDocument {
+  return {
+    ...rolloutLine(state),
+    group: state.group,
+    taskDigest: state.task.digest,
+    taskDirectory: state.task.directory,
+    seed: state.seed,
+    phase: state.phase,
+    rewards: state.rewards,
+    turns: state.turns,
+    promptTokens: state.promptTokens,
+    completionTokens: state.completionTokens,
+    modelMs: state.modelMs,
+    toolMs: state.toolMs,
+    phaseMs: state.phaseMs,
+  };
+}

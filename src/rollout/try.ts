@@ -1,0 +1,316 @@
+/**
+ * One try at one rollout, from its machine to its verdict. Each event is durable before the step that follows it starts. What fails is attributed to the phase in which it
+ * failed; what the agent did to itself (used up its memory, filled its disk, killed its own processes) is no failure and is verified like any other work.
+ */
+import { readdir } from "node:fs/promises";
+import { join } from "node:path";
+import { startDeadline, withDeadline } from "../core/deadline.ts";
+import { MwError, toMwError } from "../core/errors.ts";
+import type { RolloutId, RunId } from "../core/ids.ts";
+import { LIMITS } from "../core/limits.ts";
+import type { Outcome, StopReason } from "../core/outcome.ts";
+import type { Runtime } from "../core/runtime.ts";
+import type { Budgets, Harness, HarnessEnd, Upstream } from "../harness/harness.ts";
+import type { RootFilesystem, Sandbox, SandboxBackend, SandboxSpec } from "../sandbox/sandbox.ts";
+import type { Task, Verdict } from "../task/task.ts";
+import { collectArtifacts } from "./artifacts.ts";
+import { attribute, type WorkPhase } from "./attribution.ts";
+import type { RunEvent } from "./events.ts";
+import { waitHealthy } from "./health-check.ts";
+import { machineNetwork } from "./preflight.ts";
+import type { RolloutRecorder } from "./recorder.ts";
+import { stepsOf, stepReward, type StepWork } from "./steps.ts";
+import type { TaskImages } from "./task-images.ts";
+
+/** Grades what is in the agent's machine. The machine may be over afterwards. */
+export type Verify = (request: VerifyRequest) => Promise<Verdict>;
+
+export interface VerifyRequest {
+  readonly task: Task;
+  /** Name of the step of a multi-step task. */
+  readonly step: string | null;
+  readonly sandbox: Sandbox;
+  readonly root: RootFilesystem;
+  /** Host directory for what the verifier leaves; made by the callee. */
+  readonly directory: string;
+  readonly network: "none" | "public";
+  readonly timeoutMultiplier: number;
+  readonly signal: AbortSignal;
+}
+
+export interface TryServices {
+  readonly runtime: Runtime;
+  readonly backend: SandboxBackend;
+  readonly images: TaskImages;
+  readonly verify: Verify;
+  readonly upstream: Upstream | null;
+  readonly budgets: Omit<Budgets, "timeMs">;
+  readonly networkOverride: "none" | "public" | null;
+  readonly timeoutMultiplier: number;
+  /** Resolves `${VAR}` of a task's environment table. */
+  readonly expandEnv: (env: Readonly<Record<string, string>>, where: string) => Readonly<Record<string, string>>;
+}
+
+export interface TryRequest {
+  readonly run: RunId;
+  readonly rollout: RolloutId;
+  readonly try: number;
+  readonly task: Task;
+  readonly harness: Harness;
+  readonly seed: string;
+  readonly recorder: RolloutRecorder;
+  readonly emit: (event: RunEvent) => Promise<void>;
+  readonly signal: AbortSignal;
+}
+
+export interface TryResult {
+  readonly outcome: Outcome;
+  readonly reward: number | null;
+  readonly rewards: Readonly<Record<string, number>>;
+  readonly stopReason: StopReason | null;
+  readonly error: MwError | null;
+}
+
+/** Never rejects for what can happen to a rollout; rejects when the log or the rollout's directory cannot be written. */
+export async function runTry(services: TryServices, request: TryRequest): Promise<TryResult> {
+  const work = new Try(services, request);
+  try {
+    return await work.run();
+  } catch (error) {
+    if (error instanceof LogFailure) throw error.cause;
+    return { outcome: attribute(work.phase, error), reward: null, rewards: {}, stopReason: work.stopReason, error: toMwError(error) };
+  } finally {
+    await work.cleanUp();
+  }
+}
+
+/** Keeps a failure of the log apart from those of the rollout. */
+class LogFailure extends Error {}
+
+class Try {
+  phase: WorkPhase = "image";
+  stopReason: StopReason | null = null;
+  readonly #services: TryServices;
+  readonly #request: TryRequest;
+  #sandbox: Sandbox | null = null;
+
+  constructor(services: TryServices, request: TryRequest) {
+    this.#services = services;
+    this.#request = request;
+  }
+
+  async run(): Promise<TryResult> {
+    const { task, recorder } = this.#request;
+    await recorder.write("instruction.md", task.instruction);
+    const root = await this.#services.images.root(task.environment);
+    const steps = stepsOf(task);
+    const verdicts: { readonly step: StepWork; readonly verdict: Verdict }[] = [];
+    let sandbox: Sandbox | null = null;
+    for (const step of steps) {
+      if (sandbox === null) {
+        sandbox = await this.#lease(root);
+        await this.#prepare(sandbox, root);
+      }
+      await this.#prepareStep(sandbox, step);
+      await this.#agent(sandbox, step);
+      await this.#collect(sandbox, step, root);
+      const verdict = await this.#verify(sandbox, step, root);
+      verdicts.push({ step, verdict });
+      if (verdict.status !== "scored") return this.#verifierFailed(verdict);
+      if (!step.passes(verdict)) break;
+    }
+    const { reward, rewards } = stepReward(task, verdicts.map(({ verdict }) => verdict), steps.length);
+    return { outcome: "scored", reward, rewards, stopReason: this.stopReason, error: null };
+  }
+
+  async cleanUp(): Promise<void> {
+    // A machine that will not die is the reaper's; the rollout's end does not wait for it for ever.
+    await withDeadline(this.#services.runtime, LIMITS.killProcessesTimeoutMs, "ending the machine", undefined, async () => this.#sandbox?.kill()).catch(() => undefined);
+  }
+
+  async #lease(root: RootFilesystem): Promise<Sandbox> {
+    this.phase = "lease";
+    const { runtime, backend } = this.#services;
+    const spec = this.#spec(root);
+    const { signal } = this.#request;
+    signal.throwIfAborted();
+    const creating = backend.create(spec);
+    // One that comes too late is ended, not forgotten.
+    creating.then(
+      (late) => {
+        if (this.#sandbox === null) this.#sandbox = late;
+        if (signal.aborted) void late.kill().catch(() => undefined);
+      },
+      () => undefined,
+    );
+    const sandbox = await withDeadline(runtime, LIMITS.leaseTimeoutMs, "making the machine", signal, () => creating).catch((error: unknown) => {
+      creating.then((late) => late.kill()).catch(() => undefined);
+      throw error;
+    });
+    this.#sandbox = sandbox;
+    await this.#emit({ type: "rollout_leased", sandbox: sandbox.id, image: root.digest, isolation: sandbox.isolation, network: spec.network ?? "none" });
+    return sandbox;
+  }
+
+  #spec(root: RootFilesystem): SandboxSpec {
+    const { task, run, rollout } = this.#request;
+    const { environment } = task;
+    return {
+      root,
+      ...(environment.cpus === null ? {} : { cpus: environment.cpus }),
+      ...(environment.memoryBytes === null ? {} : { memoryBytes: environment.memoryBytes }),
+      ...(environment.diskBytes === null ? {} : { diskBytes: environment.diskBytes }),
+      pids: LIMITS.sandboxPids,
+      network: machineNetwork(task, this.#services.networkOverride),
+      env: this.#services.expandEnv(environment.env, "[environment.env]"),
+      ...(environment.workdir === null ? {} : { workdir: environment.workdir }),
+      labels: { run, rollout },
+      key: `${rollout}-${this.#request.try}`,
+    };
+  }
+
+  async #prepare(sandbox: Sandbox, root: RootFilesystem): Promise<void> {
+    this.phase = "prepare";
+    const { task, signal } = this.#request;
+    const { environment } = task;
+    await withDeadline(this.#services.runtime, LIMITS.prepareTimeoutMs, "preparing the machine", signal, async (inner) => {
+      if (environment.dockerfile === null && (await hasFiles(environment.context))) {
+        await upload(sandbox, environment.context, environment.workdir ?? root.workdir, "environment/", inner);
+      }
+      if (environment.healthcheck !== null) await waitHealthy(sandbox, environment.healthcheck, this.#services.runtime, inner);
+    });
+    await this.#emit({ type: "rollout_prepared" });
+  }
+
+  /** Files and health check that a step of its own brings. */
+  async #prepareStep(sandbox: Sandbox, step: StepWork): Promise<void> {
+    this.phase = "prepare";
+    const { runtime } = this.#services;
+    await withDeadline(runtime, LIMITS.prepareTimeoutMs, `preparing the step ${step.name ?? ""}`, this.#request.signal, async (signal) => {
+      if (step.files !== null) {
+        const workdir = this.#request.task.environment.workdir ?? sandbox.spec.root.workdir;
+        await upload(sandbox, step.files, workdir, `steps/${step.name}/workdir/`, signal);
+        const setup = join("/", workdir, "setup.sh");
+        if ((await sandbox.files.stat(setup)) !== null) {
+          const { code, stderr } = await sandbox.run({ command: ["/bin/sh", setup], signal });
+          if (code !== 0) throw new MwError("invalid_task", `steps/${step.name}/workdir/setup.sh exited with ${code}: ${new TextDecoder().decode(stderr).slice(-500)}`);
+        }
+      }
+      if (step.healthcheck !== null) await waitHealthy(sandbox, step.healthcheck, runtime, signal);
+    });
+  }
+
+  async #agent(sandbox: Sandbox, step: StepWork): Promise<void> {
+    this.phase = "agent";
+    await this.#emit({ type: "rollout_running", step: step.name });
+    const end = await this.#drive(sandbox, step);
+    this.stopReason = end.stopReason;
+    // An interrupted rollout is not graded half done: it is tried again.
+    this.#request.signal.throwIfAborted();
+    await this.#emit({ type: "rollout_ended", step: step.name, ...end });
+  }
+
+  async #drive(sandbox: Sandbox, step: StepWork): Promise<HarnessEnd> {
+    const { runtime, upstream, budgets, timeoutMultiplier } = this.#services;
+    const { harness, recorder, seed, signal, task } = this.#request;
+    const timeMs = step.agentTimeoutMs === null ? LIMITS.agentTimeoutMs : step.agentTimeoutMs * timeoutMultiplier;
+    const startedAt = runtime.monotonic();
+    const agentTime = startDeadline(runtime, timeMs, "the agent", signal);
+    try {
+      const running = harness.run({
+        sandbox,
+        instruction: step.instruction,
+        solution: step.solution,
+        user: step.agentUser,
+        workdir: task.environment.workdir,
+        upstream,
+        budgets: { ...budgets, timeMs },
+        seed,
+        recorder,
+        runtime,
+        signal: agentTime.signal,
+      });
+      return await withDeadline(runtime, timeMs + LIMITS.harnessGraceMs, `the harness ${harness.name}, after being told to stop,`, undefined, () => running);
+    } catch (error) {
+      const ownFault = await this.#agentFault(sandbox, error);
+      if (ownFault !== null) return { ...ownFault, turns: 0, promptTokens: 0, completionTokens: 0, modelMs: 0, toolMs: Math.round(runtime.monotonic() - startedAt) };
+      throw error;
+    } finally {
+      agentTime.clear();
+    }
+  }
+
+  /** Whether the agent brought the failure about itself, by using up what its machine had: then its work is graded as it is. */
+  async #agentFault(sandbox: Sandbox, error: unknown): Promise<Pick<HarnessEnd, "stopReason" | "detail"> | null> {
+    const { code, message } = toMwError(error);
+    if (code === "host_exhausted" || code === "upstream_failed" || code === "cancelled") return null;
+    const metrics = await sandbox.metrics().catch(() => null);
+    if (metrics === null) return null;
+    if (metrics.limits.oom_killed > 0) return { stopReason: "oom_killed", detail: `The machine's memory was used up: ${message}` };
+    if (metrics.limits.disk_full > 0) return { stopReason: "crashed", detail: `The machine's disk was full: ${message}` };
+    if (metrics.limits.pids > 0) return { stopReason: "crashed", detail: `The machine's processes were used up: ${message}` };
+    return null;
+  }
+
+  async #collect(sandbox: Sandbox, step: StepWork, root: RootFilesystem): Promise<void> {
+    this.phase = "collect";
+    const { runtime } = this.#services;
+    const { recorder, signal, task } = this.#request;
+    if (!step.keepsProcesses) await withDeadline(runtime, LIMITS.killProcessesTimeoutMs, "ending the agent's processes", signal, () => sandbox.killProcesses());
+    const directory = step.name === null ? recorder.directory : join(recorder.directory, "steps", step.name);
+    const workdir = task.environment.workdir ?? root.workdir;
+    const entries = await withDeadline(runtime, LIMITS.collectTimeoutMs, "collecting artifacts", signal, (inner) => collectArtifacts(sandbox, step.artifacts, workdir, directory, inner));
+    if (entries.length > 0) await recorder.write(step.name === null ? "artifacts.json" : `artifacts-${step.name}.json`, `${JSON.stringify(entries, null, 2)}\n`);
+    await this.#emit({
+      type: "rollout_collected",
+      step: step.name,
+      artifacts: entries.reduce((sum, entry) => sum + entry.entries, 0),
+      artifactBytes: entries.reduce((sum, entry) => sum + entry.bytes, 0),
+      refused: entries.reduce((sum, entry) => sum + entry.refused.length, 0),
+    });
+  }
+
+  async #verify(sandbox: Sandbox, step: StepWork, root: RootFilesystem): Promise<Verdict> {
+    this.phase = "verify";
+    const { runtime, verify, timeoutMultiplier, networkOverride } = this.#services;
+    const { recorder, signal, task } = this.#request;
+    // On the agent's workspace, perhaps again on a pristine one, and what surrounds them.
+    const limitMs = 2 * step.verifierTimeoutMs * timeoutMultiplier + LIMITS.verifyOverheadMs;
+    const directory = step.name === null ? recorder.directory : join(recorder.directory, "steps", step.name);
+    const network = task.verifier.network === "public" || task.verifier.network === "none" ? task.verifier.network : machineNetwork(task, networkOverride);
+    const verdict = await withDeadline(runtime, limitMs, "verification", signal, (inner) =>
+      verify({ task, step: step.name, sandbox, root, directory, network: networkOverride ?? network, timeoutMultiplier, signal: inner }),
+    );
+    await recorder.write(step.name === null ? "verdict.json" : `verdict-${step.name}.json`, `${JSON.stringify(verdict, null, 2)}\n`);
+    await this.#emit({ type: "rollout_verified", step: step.name, status: verdict.status, reward: verdict.reward, verifierDigest: verdict.verifierDigest });
+    return verdict;
+  }
+
+  #verifierFailed(verdict: Verdict): TryResult {
+    const message = `the verifier gave no usable reward: ${verdict.error?.message ?? verdict.error?.kind ?? "unknown"}`;
+    return { outcome: "verifier_error", reward: null, rewards: {}, stopReason: this.stopReason, error: new MwError("invalid_task", message, { fix: "see verifier/ in the rollout's directory; mw task check DIR tries the task's verifier" }) };
+  }
+
+  async #emit(event: DistributiveOmit<Extract<RunEvent, { readonly rollout: RolloutId }>, "rollout" | "try">): Promise<void> {
+    const { emit, rollout } = this.#request;
+    try {
+      // Every member of the union takes the two fields that are added.
+      await emit({ ...event, rollout, try: this.#request.try } as RunEvent);
+    } catch (error) {
+      throw new LogFailure("the log", { cause: error });
+    }
+  }
+}
+
+type DistributiveOmit<T, K extends PropertyKey> = T extends unknown ? Omit<T, K> : never;
+
+async function upload(sandbox: Sandbox, from: string, to: string, what: string, signal: AbortSignal): Promise<void> {
+  const report = await sandbox.files.upload(from, to, { signal });
+  const [first] = report.refused;
+  if (first !== undefined) throw new MwError("invalid_task", `${what} cannot be uploaded: ${first.path}: ${first.reason}`, { fix: "take it out of the task" });
+}
+
+async function hasFiles(directory: string): Promise<boolean> {
+  const names = await readdir(directory).catch(() => []);
+  return names.length > 0;
+}
