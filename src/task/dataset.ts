@@ -23,6 +23,18 @@ const SEARCH_DEPTH = 4;
 
 /** One entry per task, in the order of the inputs; within a directory by name. Never throws for a bad input. */
 export async function* readDataset(inputs: readonly string[]): AsyncGenerator<DatasetEntry> {
+  for await (const entry of locateTasks(inputs)) yield "kind" in entry ? entry : await readLocated(entry);
+}
+
+/** A place where a task should be, before it is read. */
+export interface Located {
+  readonly input: string;
+  readonly directory: string;
+  readonly digest?: string | undefined;
+}
+
+/** Where the tasks are, in the same order, without reading them: a long dataset can be drawn from before its tasks are loaded. */
+export async function* locateTasks(inputs: readonly string[]): AsyncGenerator<Located | DatasetEntry> {
   let count = 0;
   for (const input of inputs) {
     for await (const found of guarded(input, expand(input))) {
@@ -35,22 +47,16 @@ export async function* readDataset(inputs: readonly string[]): AsyncGenerator<Da
   }
 }
 
-/** A place where a task should be, before it is read. */
-interface Located {
-  readonly input: string;
-  readonly directory: string;
-  readonly digest?: string | undefined;
-}
-
-async function* guarded(input: string, entries: AsyncIterable<Located | DatasetEntry>): AsyncGenerator<DatasetEntry> {
+async function* guarded(input: string, entries: AsyncIterable<Located | DatasetEntry>): AsyncGenerator<Located | DatasetEntry> {
   try {
-    for await (const entry of entries) yield "kind" in entry ? entry : await read(entry);
+    yield* entries;
   } catch (error) {
     yield broken(input, error instanceof MwError ? error : new MwError("invalid_input", `Cannot read ${input}: ${messageOf(error)}`, { cause: error }));
   }
 }
 
-async function read({ input, directory, digest }: Located): Promise<DatasetEntry> {
+/** Reads one task. What is wrong with it is a value. */
+export async function readLocated({ input, directory, digest }: Located): Promise<DatasetEntry> {
   try {
     const task = await loadTask(directory);
     if (digest !== undefined && task.digest !== digest) {
