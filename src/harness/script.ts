@@ -2,7 +2,7 @@
  * The scripted agent: plays the lines of a file as shell commands, one exec a line. A test double for tasks, verifiers and attackers.
  *
  * - Empty lines and lines whose first visible character is `#` are skipped. There is no continuation: a trailing backslash belongs to its line.
- * - Each line is `/bin/sh -c LINE` of its own in the task's working directory: a `cd`, a variable or a background job's number does not reach the next line
+ * - Each line is `/bin/sh -c -- LINE` of its own in the task's working directory: a `cd`, a variable or a background job's number does not reach the next line
  *   (files and background processes do).
  * - Exit codes are recorded and change nothing. A line that passes the time of one command is killed, and the next one runs.
  */
@@ -40,7 +40,7 @@ async function play(context: HarnessContext, lines: readonly string[]): Promise<
     if (leftMs <= 0) return end({ stopReason: "agent_time", detail: `The agent's time was used up after ${turns} of ${lines.length} lines.` });
     if (turns >= context.budgets.turns) return end({ stopReason: "turns", detail: `The turn budget ended the script after ${turns} of ${lines.length} lines.` });
     try {
-      const { exit } = await runCommand(context, { command: ["/bin/sh", "-c", line], shown: line, timeoutMs: Math.ceil(Math.min(commandMs, leftMs)) });
+      const { exit } = await runCommand(context, { command: ["/bin/sh", "-c", "--", line], shown: line, timeoutMs: Math.ceil(Math.min(commandMs, leftMs)) });
       toolMs += exit.durationMs;
       turns++;
       if (!context.signal.aborted) refuseLost(exit, "a line of the script");

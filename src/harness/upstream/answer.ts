@@ -8,16 +8,16 @@ import { z } from "zod";
 
 const toolCallSchema = z.looseObject({
   id: z.string().nullish(),
-  function: z.looseObject({ name: z.string().nullish(), arguments: z.unknown() }).nullish(),
+  function: z.looseObject({ name: z.string().nullish(), arguments: z.unknown().optional() }).nullish(),
 });
 
 const choiceSchema = z.looseObject({
   finish_reason: z.string().nullish(),
   message: z.looseObject({
-    content: z.unknown(),
+    content: z.unknown().optional(),
     refusal: z.string().nullish(),
-    reasoning: z.unknown(),
-    reasoning_content: z.unknown(),
+    reasoning: z.unknown().optional(),
+    reasoning_content: z.unknown().optional(),
     tool_calls: z.array(toolCallSchema).nullish(),
   }),
 });

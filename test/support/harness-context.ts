@@ -1,0 +1,49 @@
+/** A rollout's surroundings for tests of harnesses: everything recorded is kept, and can be searched as one text. */
+import { systemRuntime } from "../../src/core/runtime.ts";
+import type { Budgets, CallRecord, CommandRecord, HarnessContext, MessageRecord } from "../../src/harness/harness.ts";
+import type { Sandbox } from "../../src/sandbox/sandbox.ts";
+
+export interface Recorded {
+  readonly calls: CallRecord[];
+  readonly commands: CommandRecord[];
+  readonly messages: MessageRecord[];
+  readonly notes: string[];
+  /** Kinds of the records, in the order in which they were written. */
+  readonly order: string[];
+  text(): string;
+}
+
+export const BUDGETS: Budgets = { turns: 20, tokens: null, timeMs: null, commandMs: 20_000, outputBytes: 16_384 };
+
+export function harnessContext(sandbox: Sandbox, changes: Partial<HarnessContext> = {}): { readonly context: HarnessContext; readonly recorded: Recorded } {
+  const calls: CallRecord[] = [];
+  const commands: CommandRecord[] = [];
+  const messages: MessageRecord[] = [];
+  const notes: string[] = [];
+  const order: string[] = [];
+  const keep =
+    <T>(kind: string, list: T[]) =>
+    (record: T): Promise<void> => {
+      // What is recorded is what was true at that moment.
+      list.push(structuredClone(record));
+      order.push(kind);
+      return Promise.resolve();
+    };
+  const context: HarnessContext = {
+    sandbox,
+    instruction: "Do it.",
+    solution: { directory: null, env: {} },
+    user: null,
+    workdir: "/work",
+    upstream: null,
+    budgets: BUDGETS,
+    seed: "seed",
+    recorder: { call: keep("call", calls), command: keep("command", commands), message: keep("message", messages), note: keep("note", notes) },
+    runtime: systemRuntime,
+    signal: new AbortController().signal,
+    ...changes,
+  };
+  const text = (): string =>
+    JSON.stringify({ calls, messages, notes }) + commands.map((command) => JSON.stringify(command.command) + Buffer.from(command.stdout).toString() + Buffer.from(command.stderr).toString()).join("");
+  return { context, recorded: { calls, commands, messages, notes, order, text } };
+}
