@@ -1,0 +1,318 @@
+/**
+ * Commands in a machine: starts them through init, delivers their output with back-pressure, and collects results.
+ *
+ * Init sends at most one window of output beyond what was acknowledged, and output is acknowledged as it is consumed: a reader that stops stops the command,
+ * and this process never holds more than a window per stream.
+ */
+import { constants } from "node:os";
+import { MwError } from "../../../core/errors.ts";
+import type { ExecId } from "../../../core/ids.ts";
+import { LIMITS } from "../../../core/limits.ts";
+import type { Exec, ExecChunk, ExecExit, ExecOptions, ExecResult } from "../../sandbox.ts";
+import { type InitConnection, initError } from "./init-connection.ts";
+import { INIT, STDIN_WINDOW_BYTES, TAG } from "./init-protocol.ts";
+import type { FieldList, Frame } from "./wire.ts";
+
+/** `ExecOptions` with everything decided: complete environment, directory, user. */
+export interface ExecRequest extends Omit<ExecOptions, "env" | "cwd" | "user" | "id"> {
+  readonly id: ExecId;
+  /** The complete environment; init adds HOME, USER and LOGNAME of the user where they are absent. */
+  readonly env: Readonly<Record<string, string>>;
+  readonly cwd: string;
+  /** Empty means root. */
+  readonly user: string;
+}
+
+/** Input frames are cut to this size. */
+const STDIN_CHUNK_BYTES = 64 * 1024;
+/** Consumed output is acknowledged at least this often. */
+const CREDIT_BYTES = 128 * 1024;
+
+/**
+ * Starts a command, or attaches to the one with the same id. A command that cannot be executed is a result (127, 126), not an error.
+ * Rejects `invalid_input` for an unknown user or missing directory, `limit_exceeded` for a request too large for one frame.
+ */
+export async function startExec(connection: InitConnection, request: ExecRequest): Promise<NativeExec> {
+  request.signal?.throwIfAborted();
+  const exec = new NativeExec(connection, request.id, INIT.start, startFields(request));
+  const { attached } = await exec.started;
+  // What started it has fed it. The command may end, or close its input, before it has read everything: no failure of the exec.
+  if (!attached) feed(exec, request).catch(() => undefined);
+  const onAbort = (): void => void exec.kill().catch(() => undefined);
+  if (request.signal) {
+    request.signal.addEventListener("abort", onAbort, { once: true });
+    void exec.exit.then(() => request.signal?.removeEventListener("abort", onAbort));
+    if (request.signal.aborted) onAbort();
+  }
+  return exec;
+}
+
+/** Attaches to an exec at byte offsets of its output. Rejects `not_found` for an unknown id. */
+export async function attachExec(
+  connection: InitConnection,
+  id: ExecId,
+  offsets: { readonly stdout?: number; readonly stderr?: number } = {},
+): Promise<NativeExec> {
+  const exec = new NativeExec(connection, id, INIT.attach, [[TAG.id, id], [TAG.stdout, offsets.stdout ?? 0], [TAG.stderr, offsets.stderr ?? 0]]);
+  await exec.started;
+  return exec;
+}
+
+/** Runs to the end, collects the output and forgets the exec. */
+export async function runExec(connection: InitConnection, request: ExecRequest): Promise<ExecResult> {
+  const exec = await startExec(connection, request);
+  const chunks: { stdout: Uint8Array[]; stderr: Uint8Array[] } = { stdout: [], stderr: [] };
+  for await (const { stream, data } of exec.output) chunks[stream].push(data);
+  const exit = await exec.exit;
+  if (exit.ended !== "lost") await exec.acknowledge().catch(() => undefined);
+  return { ...exit, stdout: Buffer.concat(chunks.stdout), stderr: Buffer.concat(chunks.stderr) };
+}
+
+function startFields(request: ExecRequest): FieldList {
+  const argv = typeof request.command === "string" ? ["/bin/sh", "-c", request.command] : request.command;
+  const env = Object.entries(request.env).map(([name, value]) => `${name}=${value}`);
+  if (argv.length === 0) throw new MwError("usage", "An exec needs a command");
+  if ([...argv, ...env, request.cwd, request.user].some((text) => text.includes("\0"))) {
+    throw new MwError("usage", "A command, its environment, directory and user cannot hold NUL characters");
+  }
+  if (env.length > LIMITS.envEntries) throw new MwError("limit_exceeded", `An environment of ${env.length} variables exceeds ${LIMITS.envEntries}`);
+  return [
+    [TAG.id, request.id],
+    [TAG.arg, argv],
+    [TAG.env, env],
+    [TAG.cwd, request.cwd],
+    [TAG.user, request.user],
+    [TAG.stdin, request.openStdin === true || request.stdin !== undefined ? 1 : 0],
+    [TAG.columns, request.pty?.columns],
+    [TAG.rows, request.pty?.rows],
+    [TAG.deadlineMs, request.timeoutMs === undefined ? undefined : Math.max(1, Math.ceil(request.timeoutMs))],
+    [TAG.cap, request.maxOutputBytes ?? LIMITS.execOutputBytes],
+  ];
+}
+
+async function feed(exec: NativeExec, { stdin, openStdin }: ExecRequest): Promise<void> {
+  if (stdin !== undefined) await exec.writeStdin(stdin);
+  if (stdin !== undefined && openStdin !== true) await exec.closeStdin();
+}
+
+/** The client's half of one exec. */
+export class NativeExec implements Exec {
+  readonly id: ExecId;
+  readonly exit: Promise<ExecExit>;
+  /** Resolves once the command runs or is known not to be executable. `attached`: it had been started before. */
+  readonly started: Promise<{ readonly attached: boolean }>;
+  readonly #connection: InitConnection;
+  readonly #ref: number;
+  readonly #queue: ExecChunk[] = [];
+  /** Offsets per stream: received from init, consumed by the reader, acknowledged to init. */
+  readonly #offsets = { stdout: { received: 0, consumed: 0, acknowledged: 0 }, stderr: { received: 0, consumed: 0, acknowledged: 0 } };
+  #stdinSent = 0;
+  #stdinTaken = 0;
+  #stdinClosed = false;
+  #stdinTail: Promise<void> = Promise.resolve();
+  #ended: ExecExit | null = null;
+  #failure: MwError | null = null;
+  #iterated = false;
+  #wake: (() => void)[] = [];
+  #resolveExit: (exit: ExecExit) => void = () => undefined;
+  #rejectExit: (error: MwError) => void = () => undefined;
+  #resolveStarted: (how: { readonly attached: boolean }) => void = () => undefined;
+  #rejectStarted: (error: MwError) => void = () => undefined;
+  #isStarted = false;
+
+  constructor(connection: InitConnection, id: ExecId, request: number, fields: FieldList) {
+    this.#connection = connection;
+    this.id = id;
+    this.exit = new Promise((resolve, reject) => {
+      this.#resolveExit = resolve;
+      this.#rejectExit = reject;
+    });
+    this.started = new Promise((resolve, reject) => {
+      this.#resolveStarted = resolve;
+      this.#rejectStarted = reject;
+    });
+    // Whoever awaits them sees the rejection; nobody has to.
+    this.exit.catch(() => undefined);
+    this.started.catch(() => undefined);
+    this.#ref = connection.open({ frame: (frame) => this.#receive(frame), lost: (error) => this.#lost(error) });
+    connection.send(request, this.#ref, fields);
+  }
+
+  get output(): AsyncIterable<ExecChunk> {
+    return { [Symbol.asyncIterator]: () => this.#chunks() };
+  }
+
+  async writeStdin(data: Uint8Array | string): Promise<void> {
+    const bytes = typeof data === "string" ? Buffer.from(data) : data;
+    // Writes of several callers follow each other, each whole.
+    const writing = this.#stdinTail.then(() => this.#write(bytes));
+    this.#stdinTail = writing.catch(() => undefined);
+    await writing;
+  }
+
+  async closeStdin(): Promise<void> {
+    await this.#stdinTail;
+    this.#connection.send(INIT.stdin, this.#ref, [[TAG.eof, 1]]);
+  }
+
+  async kill(signal: NodeJS.Signals = "SIGKILL"): Promise<void> {
+    if (this.#ended) return;
+    if (signal === "SIGKILL") await this.#connection.request(INIT.kill, [[TAG.id, this.id]]);
+    else await this.#connection.request(INIT.signal, [[TAG.id, this.id], [TAG.signal, constants.signals[signal]]]);
+  }
+
+  async resize(columns: number, rows: number): Promise<void> {
+    await this.#connection.request(INIT.resize, [[TAG.id, this.id], [TAG.columns, columns], [TAG.rows, rows]]);
+  }
+
+  async acknowledge(): Promise<void> {
+    await this.#connection.request(INIT.forget, [[TAG.id, this.id]]);
+  }
+
+  async *#chunks(): AsyncGenerator<ExecChunk, void, undefined> {
+    if (this.#iterated) throw new MwError("internal", "The output of an exec can be iterated once");
+    this.#iterated = true;
+    for (;;) {
+      const chunk = this.#queue.shift();
+      if (chunk === undefined) {
+        if (this.#ended) return;
+        if (this.#failure) throw this.#failure;
+        await new Promise<void>((resolve) => this.#wake.push(resolve));
+        continue;
+      }
+      yield chunk;
+      // Asked for the next one: this one is consumed.
+      this.#offsets[chunk.stream].consumed += chunk.data.length;
+      this.#credit();
+    }
+  }
+
+  #credit(): void {
+    const { stdout, stderr } = this.#offsets;
+    const owed = stdout.consumed - stdout.acknowledged + (stderr.consumed - stderr.acknowledged);
+    if (owed === 0 || (owed < CREDIT_BYTES && this.#queue.length > 0)) return;
+    stdout.acknowledged = stdout.consumed;
+    stderr.acknowledged = stderr.consumed;
+    this.#connection.send(INIT.credit, this.#ref, [[TAG.stdout, stdout.consumed], [TAG.stderr, stderr.consumed]]);
+  }
+
+  async #write(bytes: Uint8Array): Promise<void> {
+    for (let at = 0; at < bytes.length; at += STDIN_CHUNK_BYTES) {
+      const part = bytes.subarray(at, at + STDIN_CHUNK_BYTES);
+      while (!this.#inputOver() && this.#stdinSent - this.#stdinTaken + part.length > STDIN_WINDOW_BYTES) {
+        await new Promise<void>((resolve) => this.#wake.push(resolve));
+      }
+      if (this.#inputOver()) throw new MwError("conflict", "The command no longer reads its input: it has ended or closed it");
+      this.#stdinSent += part.length;
+      this.#connection.send(INIT.stdin, this.#ref, [[TAG.data, part]]);
+    }
+  }
+
+  #inputOver(): boolean {
+    return this.#stdinClosed || this.#ended !== null || this.#failure !== null;
+  }
+
+  #notify(): void {
+    const wake = this.#wake;
+    this.#wake = [];
+    for (const resolve of wake) resolve();
+  }
+
+  #receive(frame: Frame): void {
+    const error = frame.error();
+    if (error) this.#refused(initError(error));
+    else if (frame.type === INIT.started) this.#onStarted(frame);
+    else if (frame.type === INIT.output) this.#onOutput(frame);
+    else if (frame.type === INIT.stdinCredit) this.#onStdinCredit(frame);
+    else if (frame.type === INIT.exit) this.#finish(exitOf(frame));
+    else if (frame.type === INIT.detached) this.#refused(new MwError("conflict", `Exec ${this.id} was attached elsewhere`));
+    else this.#connection.fail(`frame type ${frame.type} for an exec`);
+    this.#notify();
+  }
+
+  #onStarted(frame: Frame): void {
+    this.#isStarted = true;
+    for (const [stream, tag] of [["stdout", TAG.stdout], ["stderr", TAG.stderr]] as const) {
+      const at = frame.number(tag) ?? 0;
+      this.#offsets[stream] = { received: at, consumed: at, acknowledged: at };
+    }
+    // An attachment continues where the one before ended, with no credit until init has told how much of it was read.
+    this.#stdinSent = frame.number(TAG.accepted) ?? 0;
+    this.#stdinTaken = this.#stdinSent - STDIN_WINDOW_BYTES;
+    const attached = frame.number(TAG.attached) === 1;
+    if (!attached) this.#stdinTaken = this.#stdinSent;
+    this.#resolveStarted({ attached });
+  }
+
+  #onOutput(frame: Frame): void {
+    const stream = frame.number(TAG.stream) === 1 ? "stderr" : "stdout";
+    const data = frame.bytes(TAG.data);
+    const state = this.#offsets[stream];
+    if (data === null || frame.number(TAG.offset) !== state.received) {
+      this.#connection.fail("output out of order");
+      return;
+    }
+    state.received += data.length;
+    if (state.received - state.acknowledged > LIMITS.execWindowBytes) {
+      this.#connection.fail("more output than its window");
+      return;
+    }
+    this.#queue.push({ stream, data });
+  }
+
+  #onStdinCredit(frame: Frame): void {
+    this.#stdinTaken = frame.number(TAG.accepted) ?? this.#stdinTaken;
+    if (frame.number(TAG.closed) === 1) this.#stdinClosed = true;
+  }
+
+  #finish(exit: ExecExit): void {
+    this.#connection.release(this.#ref);
+    this.#ended = exit;
+    this.#resolveExit(exit);
+    this.#notify();
+  }
+
+  #refused(error: MwError): void {
+    this.#connection.release(this.#ref);
+    this.#failure = error;
+    this.#rejectStarted(error);
+    this.#rejectExit(error);
+  }
+
+  /** The connection ended. A command that ran is lost with its machine; one that never started is an error of the request. */
+  #lost(error: MwError): void {
+    if (this.#isStarted) {
+      const { stdout, stderr } = this.#offsets;
+      this.#finish({
+        code: 128 + constants.signals.SIGKILL,
+        signal: "SIGKILL",
+        ended: "lost",
+        cause: null,
+        durationMs: 0,
+        stdoutBytes: stdout.received,
+        stderrBytes: stderr.received,
+        truncated: false,
+      });
+    } else {
+      this.#refused(error);
+    }
+    this.#notify();
+  }
+}
+
+const SIGNAL_NAMES = new Map(Object.entries(constants.signals).map(([name, number]) => [number, name]));
+const ENDED = ["exited", "timed_out", "killed"] as const;
+
+function exitOf(frame: Frame): ExecExit {
+  const signal = frame.number(TAG.signal) ?? 0;
+  return {
+    code: frame.number(TAG.code) ?? 255,
+    signal: signal === 0 ? null : (SIGNAL_NAMES.get(signal) ?? `SIG${signal}`),
+    ended: ENDED[frame.number(TAG.ended) ?? 0] ?? "exited",
+    cause: null,
+    durationMs: (frame.number(TAG.durationUs) ?? 0) / 1000,
+    stdoutBytes: frame.number(TAG.stdoutBytes) ?? 0,
+    stderrBytes: frame.number(TAG.stderrBytes) ?? 0,
+    truncated: frame.number(TAG.truncated) === 1,
+  };
+}

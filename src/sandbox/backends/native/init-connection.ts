@@ -1,0 +1,196 @@
+/**
+ * One connection to the init of a machine: requests matched to their answers, and the frames of execs handed to their owners.
+ *
+ * The far side may be broken: a frame that nobody waits for or a broken stream ends the connection, and everything that waited on it.
+ */
+import { createConnection, type Socket } from "node:net";
+import { MwError } from "../../../core/errors.ts";
+import { INIT, TAG } from "./init-protocol.ts";
+import { encodeFrame, type FieldList, type Frame, FrameDecoder } from "./wire.ts";
+
+/** Takes the frames of one ref until it is released; `lost` is called at most once, when the connection ends first. */
+export interface FrameReceiver {
+  frame(frame: Frame): void;
+  lost(error: MwError): void;
+}
+
+export interface ExecEntry {
+  readonly id: string;
+  readonly state: "running" | "draining" | "finished";
+  readonly pid: number;
+}
+
+export class InitConnection {
+  readonly #socket: Socket;
+  readonly #decoder = new FrameDecoder();
+  readonly #receivers = new Map<number, FrameReceiver>();
+  #nextRef = 1;
+  #failure: MwError | null = null;
+  readonly #closed: Promise<void>;
+
+  private constructor(socket: Socket) {
+    this.#socket = socket;
+    socket.on("data", (chunk: Buffer) => this.#receive(chunk));
+    socket.on("error", (error) => this.#fail(gone(error)));
+    this.#closed = new Promise((resolve) => {
+      socket.on("close", () => {
+        this.#fail(gone());
+        resolve();
+      });
+    });
+  }
+
+  /** Rejects `sandbox_gone` when nothing listens there. */
+  static connect(path: string): Promise<InitConnection> {
+    return new Promise((resolve, reject) => {
+      const socket = createConnection(path);
+      const onError = (error: Error): void => reject(gone(error));
+      socket.once("error", onError);
+      socket.once("connect", () => {
+        socket.off("error", onError);
+        resolve(new InitConnection(socket));
+      });
+    });
+  }
+
+  /** Resolves when the connection has ended, for whatever reason. */
+  get closed(): Promise<void> {
+    return this.#closed;
+  }
+
+  close(): void {
+    this.#fail(new MwError("sandbox_gone", "The connection to the machine was closed"));
+  }
+
+  /** Time to and from init, milliseconds. */
+  async ping(): Promise<number> {
+    const start = performance.now();
+    await this.request(INIT.ping);
+    return performance.now() - start;
+  }
+
+  async list(): Promise<readonly ExecEntry[]> {
+    const states = ["running", "draining", "finished"] as const;
+    const frames = await this.requestMany(INIT.list, [], INIT.ok);
+    return frames.map((frame) => ({
+      id: frame.text(TAG.id) ?? "",
+      state: states[frame.number(TAG.state) ?? 0] ?? "running",
+      pid: frame.number(TAG.pid) ?? 0,
+    }));
+  }
+
+  /** Kills every process of the machine but init, until none is left. Rejects `timeout` when some do not die within ten seconds. */
+  async killAll(): Promise<void> {
+    await this.request(INIT.killAll);
+  }
+
+  /** Sends a request and resolves to its one answer; an error answer rejects. */
+  async request(type: number, fields: FieldList = []): Promise<Frame> {
+    return new Promise((resolve, reject) => {
+      const ref = this.open({
+        frame: (frame) => {
+          this.release(ref);
+          const error = frame.error();
+          if (error) reject(initError(error));
+          else resolve(frame);
+        },
+        lost: reject,
+      });
+      this.send(type, ref, fields);
+    });
+  }
+
+  /** Like `request` for answers of many frames that end with one of type `last`. */
+  async requestMany(type: number, fields: FieldList, last: number): Promise<readonly Frame[]> {
+    return new Promise((resolve, reject) => {
+      const frames: Frame[] = [];
+      const ref = this.open({
+        frame: (frame) => {
+          const error = frame.error();
+          if (!error && frame.type !== last) {
+            frames.push(frame);
+            return;
+          }
+          this.release(ref);
+          if (error) reject(initError(error));
+          else resolve(frames);
+        },
+        lost: reject,
+      });
+      this.send(type, ref, fields);
+    });
+  }
+
+  /** Registers a receiver and returns its ref. On a connection that has ended, the receiver learns of it at once. */
+  open(receiver: FrameReceiver): number {
+    const ref = this.#nextRef;
+    this.#nextRef = (this.#nextRef + 1) >>> 0 || 1;
+    if (this.#failure) receiver.lost(this.#failure);
+    else this.#receivers.set(ref, receiver);
+    return ref;
+  }
+
+  release(ref: number): void {
+    this.#receivers.delete(ref);
+  }
+
+  /** Throws when the frame would be too large; on a connection that has ended it does nothing. */
+  send(type: number, ref: number, fields: FieldList = []): void {
+    const frame = encodeFrame(type, ref, fields);
+    if (!this.#failure) this.#socket.write(frame);
+  }
+
+  /** Ends the connection because the far side broke the protocol. */
+  fail(what: string): void {
+    this.#fail(new MwError("sandbox_failed", `The machine's init broke its protocol: ${what}`));
+  }
+
+  #receive(chunk: Buffer): void {
+    try {
+      for (const frame of this.#decoder.push(chunk)) {
+        if (this.#failure) return;
+        this.#receivers.get(frame.ref)?.frame(frame);
+      }
+    } catch (error) {
+      this.#fail(error instanceof MwError ? error : new MwError("internal", "A frame of init could not be handled", { cause: error }));
+    }
+  }
+
+  #fail(error: MwError): void {
+    if (this.#failure) return;
+    this.#failure = error;
+    this.#socket.destroy();
+    const waiting = [...this.#receivers.values()];
+    this.#receivers.clear();
+    for (const receiver of waiting) receiver.lost(error);
+  }
+}
+
+function gone(cause?: Error): MwError {
+  return new MwError("sandbox_gone", "The machine is gone: its init no longer answers", { cause });
+}
+
+/** An error answer of init in terms of the catalogue. */
+export function initError({ code, message }: { readonly code: string; readonly message: string }): MwError {
+  const facts = { errno: code };
+  switch (code) {
+    case "ENOENT":
+    case "ESRCH":
+      return new MwError("not_found", `Init refused: ${message}`, { facts });
+    case "no_cwd":
+      return new MwError("invalid_input", `The working directory cannot be entered: ${message}`, { fix: "Name an existing directory, or make it first.", facts });
+    case "no_user":
+    case "no_group":
+      return new MwError("invalid_input", `The command's user cannot be used: ${message}`, { fix: "Use a number, or a name that the image knows.", facts });
+    case "no_pty":
+      return new MwError("unsupported", "The machine has no terminals (no devpts at /dev/pts)", { facts });
+    case "EBUSY":
+      return new MwError("busy", `Init refused: ${message}`, { facts });
+    case "EINVAL":
+      return new MwError("internal", `Init did not understand a request: ${message}`, { facts });
+    case "timeout":
+      return new MwError("timeout", `Init gave up: ${message}`, { facts });
+    default:
+      return new MwError("sandbox_failed", `The machine could not do it: ${message}`, { facts });
+  }
+}
