@@ -1,0 +1,325 @@
+/*
+ * The child's way from clone to exec. It runs in the parent's memory while the parent is suspended: no allocation, no stdio, no locks.
+ *
+ * Order matters: everything that needs power over the host's user namespace (mounts, network, host name) comes before the user namespace is entered, so
+ * that root inside the machine has power over none of it.
+ */
+#include "spawn-child.h"
+#include "spawn-kernel.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <linux/capability.h>
+#include <linux/securebits.h>
+#include <net/if.h>
+#include <netinet/in.h>
+#include <sched.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/mount.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+
+static const char *const STEP_NAMES[] = {
+	[STEP_NONE] = "nothing",
+	[STEP_DESCRIPTORS] = "arranging descriptors",
+	[STEP_CGROUP] = "entering the control groups",
+	[STEP_MOUNT_NAMESPACE] = "making the mount namespace",
+	[STEP_NETWORK] = "setting up the loopback network",
+	[STEP_SERVICE] = "listening on a service port",
+	[STEP_HOSTNAME] = "setting the host name",
+	[STEP_LAYER] = "attaching a layer",
+	[STEP_OVERLAY] = "mounting the overlay",
+	[STEP_PART] = "mounting the overlay of a part",
+	[STEP_PROC] = "mounting /proc",
+	[STEP_DEV] = "mounting /dev",
+	[STEP_SYS] = "mounting /sys",
+	[STEP_PIVOT] = "entering the new root",
+	[STEP_RESOLV] = "mounting /etc/resolv.conf",
+	[STEP_MASK] = "masking /proc",
+	[STEP_RLIMIT] = "setting resource limits",
+	[STEP_USER_NAMESPACE] = "entering the user namespace",
+	[STEP_IDS] = "becoming root inside",
+	[STEP_CAPABILITIES] = "dropping capabilities",
+	[STEP_SECCOMP] = "loading the system call filter",
+	[STEP_EXEC] = "starting init",
+};
+
+const char *child_step_name(int step)
+{
+	if (step < 0 || step >= (int)(sizeof STEP_NAMES / sizeof *STEP_NAMES)) return "an unknown step";
+	return STEP_NAMES[step];
+}
+
+#define TRY(step, call)                                 \
+	do {                                            \
+		if ((call) < 0) fail(plan, step);       \
+	} while (0)
+
+static _Noreturn void fail(struct child_plan *plan, enum child_step step)
+{
+	plan->error = errno;
+	plan->step = step;
+	for (;;) syscall(SYS_exit, 127);
+}
+
+static int write_file(const char *path, const char *text)
+{
+	int fd = open(path, O_WRONLY | O_CLOEXEC);
+	if (fd < 0) return -1;
+	ssize_t written = write(fd, text, strlen(text));
+	int saved = errno;
+	close(fd);
+	errno = saved;
+	return written < 0 ? -1 : 0;
+}
+
+static void enter_cgroups(struct child_plan *plan)
+{
+	for (int i = 0; i < plan->cgroups; i++) TRY(STEP_CGROUP, write(plan->cgroup_procs[i], "0", 1));
+	/* Now, not in clone: its root is to be the machine's own group, so that no name of ours is visible inside. */
+	TRY(STEP_CGROUP, unshare(CLONE_NEWCGROUP));
+}
+
+static void raise_loopback(struct child_plan *plan)
+{
+	int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+	TRY(STEP_NETWORK, fd);
+	struct ifreq request;
+	memset(&request, 0, sizeof request);
+	memcpy(request.ifr_name, "lo", 3);
+	request.ifr_flags = IFF_UP | IFF_RUNNING;
+	TRY(STEP_NETWORK, ioctl(fd, SIOCSIFFLAGS, &request));
+	close(fd);
+}
+
+/* One descriptor a message keeps the control buffer small and the order plain. */
+static int hand_over(int channel, int fd)
+{
+	char byte = 0;
+	struct iovec io = {.iov_base = &byte, .iov_len = 1};
+	union {
+		struct cmsghdr header;
+		char space[CMSG_SPACE(sizeof(int))];
+	} control;
+	memset(&control, 0, sizeof control);
+	struct msghdr message = {.msg_iov = &io, .msg_iovlen = 1, .msg_control = control.space, .msg_controllen = sizeof control.space};
+	struct cmsghdr *header = CMSG_FIRSTHDR(&message);
+	header->cmsg_level = SOL_SOCKET;
+	header->cmsg_type = SCM_RIGHTS;
+	header->cmsg_len = CMSG_LEN(sizeof(int));
+	memcpy(CMSG_DATA(header), &fd, sizeof fd);
+	return sendmsg(channel, &message, MSG_NOSIGNAL) == 1 ? 0 : -1;
+}
+
+static void listen_for_services(struct child_plan *plan)
+{
+	for (int i = 0; i < plan->service_count; i++) {
+		int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+		TRY(STEP_SERVICE, fd);
+		int one = 1;
+		TRY(STEP_SERVICE, setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one));
+		struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons(plan->ports[i]), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+		TRY(STEP_SERVICE, bind(fd, (struct sockaddr *)&address, sizeof address));
+		TRY(STEP_SERVICE, listen(fd, 128));
+		TRY(STEP_SERVICE, hand_over(plan->handover, fd));
+		close(fd);
+	}
+}
+
+/* The nursery is a mount namespace of a few mounts made at start: copying it is cheaper than copying the host's, and holds nothing of the host. */
+static void enter_nursery(struct child_plan *plan)
+{
+	TRY(STEP_MOUNT_NAMESPACE, setns(plan->nursery, CLONE_NEWNS));
+	TRY(STEP_MOUNT_NAMESPACE, unshare(CLONE_NEWNS));
+}
+
+static void layer_path(char *out, int index)
+{
+	out[0] = '/';
+	out[1] = 'l';
+	out[2] = '/';
+	out[3] = (char)('0' + index / 100);
+	out[4] = (char)('0' + index / 10 % 10);
+	out[5] = (char)('0' + index % 10);
+	out[6] = 0;
+}
+
+static void mount_root(struct child_plan *plan)
+{
+	TRY(STEP_LAYER, k_move_mount(plan->scratch, "", AT_FDCWD, "/s", MW_MOVE_MOUNT_F_EMPTY_PATH));
+	for (int i = 0; i < plan->layer_count; i++) {
+		char path[8];
+		layer_path(path, i);
+		TRY(STEP_LAYER, k_move_mount(plan->layers[i], "", AT_FDCWD, path, MW_MOVE_MOUNT_F_EMPTY_PATH));
+	}
+	/*
+	 * An overlay makes files as its mounter. Through mounts with mapped ids only the machine's ids exist, so the mounter is the machine's root, with the
+	 * host's capabilities; otherwise the overlay would be read-only.
+	 */
+	bool mapped = plan->root_id != 0;
+	if (mapped) {
+		TRY(STEP_OVERLAY, prctl(PR_SET_SECUREBITS, SECBIT_NO_SETUID_FIXUP, 0, 0, 0));
+		syscall(SYS_setfsgid, plan->root_id);
+		syscall(SYS_setfsuid, plan->root_id);
+	}
+	TRY(STEP_OVERLAY, mount("overlay", "/m", "overlay", MS_NODEV, plan->overlay_options));
+	for (int i = 0; i < plan->part_count; i++)
+		TRY(STEP_PART, mount("overlay", plan->parts[i].target, "overlay", MS_NODEV, plan->parts[i].options));
+	if (mapped) {
+		syscall(SYS_setfsuid, 0);
+		syscall(SYS_setfsgid, 0);
+		TRY(STEP_OVERLAY, prctl(PR_SET_SECUREBITS, 0, 0, 0, 0));
+	}
+}
+
+static void mount_system(struct child_plan *plan)
+{
+	TRY(STEP_PROC, mount("proc", "/m/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, NULL));
+	TRY(STEP_DEV, mount("/t/dev", "/m/dev", NULL, MS_BIND | MS_REC, NULL));
+	TRY(STEP_DEV, mount("devpts", "/m/dev/pts", "devpts", MS_NOSUID | MS_NOEXEC, plan->devpts_options));
+	TRY(STEP_DEV, mount("/s/shm", "/m/dev/shm", NULL, MS_BIND, NULL));
+	TRY(STEP_SYS, mount("/t/sys", "/m/sys", NULL, MS_BIND | MS_REC, NULL));
+}
+
+static void enter_root(struct child_plan *plan)
+{
+	TRY(STEP_PIVOT, chdir("/m"));
+	TRY(STEP_PIVOT, k_pivot_root(".", "."));
+	TRY(STEP_PIVOT, umount2(".", MNT_DETACH));
+	TRY(STEP_PIVOT, chdir("/"));
+}
+
+/* An image may have no such file, or a link to nowhere: then the machine has no resolver configuration of ours. */
+static void mount_resolv(struct child_plan *plan)
+{
+	if (plan->resolv < 0) return;
+	if (k_move_mount(plan->resolv, "", AT_FDCWD, "/etc/resolv.conf", MW_MOVE_MOUNT_F_EMPTY_PATH | 0x10 /* T_SYMLINKS */) < 0 && errno != ENOENT &&
+	    errno != ENOTDIR && errno != ELOOP)
+		fail(plan, STEP_RESOLV);
+}
+
+/* Root without a user namespace is the host's root to the files of /proc: what it could read or write there is covered. */
+static void mask_proc(struct child_plan *plan)
+{
+	static const char *const READ_ONLY[] = {"/proc/sys", "/proc/sysrq-trigger", "/proc/irq", "/proc/bus", "/proc/fs"};
+	static const char *const HIDDEN_FILES[] = {"/proc/kcore", "/proc/kmsg", "/proc/keys", "/proc/key-users", "/proc/timer_list", "/proc/sched_debug",
+						   "/proc/kallsyms", "/proc/latency_stats", "/proc/kpagecount", "/proc/kpageflags", "/proc/kpagecgroup"};
+	static const char *const HIDDEN_DIRECTORIES[] = {"/proc/acpi", "/proc/scsi", "/proc/asound"};
+	for (size_t i = 0; i < sizeof READ_ONLY / sizeof *READ_ONLY; i++) {
+		if (mount(READ_ONLY[i], READ_ONLY[i], NULL, MS_BIND, NULL) < 0) {
+			if (errno == ENOENT) continue;
+			fail(plan, STEP_MASK);
+		}
+		TRY(STEP_MASK, mount(NULL, READ_ONLY[i], NULL, MS_BIND | MS_REMOUNT | MS_RDONLY | MS_NOSUID | MS_NODEV | MS_NOEXEC, NULL));
+	}
+	for (size_t i = 0; i < sizeof HIDDEN_FILES / sizeof *HIDDEN_FILES; i++)
+		if (mount("/dev/null", HIDDEN_FILES[i], NULL, MS_BIND, NULL) < 0 && errno != ENOENT) fail(plan, STEP_MASK);
+	for (size_t i = 0; i < sizeof HIDDEN_DIRECTORIES / sizeof *HIDDEN_DIRECTORIES; i++)
+		if (mount("/dev/.mw/empty", HIDDEN_DIRECTORIES[i], NULL, MS_BIND, NULL) < 0 && errno != ENOENT) fail(plan, STEP_MASK);
+}
+
+static void limit_resources(struct child_plan *plan)
+{
+	struct rlimit core = {0, 0};
+	TRY(STEP_RLIMIT, setrlimit(RLIMIT_CORE, &core));
+	struct rlimit files = {plan->open_files, plan->open_files};
+	TRY(STEP_RLIMIT, setrlimit(RLIMIT_NOFILE, &files));
+	umask(022);
+	setsid();
+}
+
+static void become_inner_root(struct child_plan *plan)
+{
+	if (plan->userns >= 0) TRY(STEP_USER_NAMESPACE, setns(plan->userns, CLONE_NEWUSER));
+	/* Raw calls: a C library may try to tell other threads, whose list lies in the shared memory. */
+	if (plan->set_groups) TRY(STEP_IDS, syscall(SYS_setgroups, 0, NULL));
+	TRY(STEP_IDS, syscall(SYS_setresgid, 0, 0, 0));
+	TRY(STEP_IDS, syscall(SYS_setresuid, 0, 0, 0));
+	/* The parent's session keyring is not the machine's. A kernel without keyrings, or a filter around us that refuses them, has nothing to hide. */
+	syscall(SYS_keyctl, MW_KEYCTL_JOIN_SESSION_KEYRING, NULL);
+}
+
+static void drop_capabilities(struct child_plan *plan)
+{
+	for (int capability = 0; capability < 64; capability++) {
+		if (plan->capabilities >> capability & 1) continue;
+		if (prctl(PR_CAPBSET_DROP, capability, 0, 0, 0) < 0) {
+			if (errno == EINVAL) break; /* beyond the last one that this kernel knows */
+			fail(plan, STEP_CAPABILITIES);
+		}
+	}
+	struct __user_cap_header_struct header = {.version = _LINUX_CAPABILITY_VERSION_3};
+	struct __user_cap_data_struct current[2];
+	memset(current, 0, sizeof current);
+	TRY(STEP_CAPABILITIES, syscall(SYS_capget, &header, current));
+	for (int i = 0; i < 2; i++) {
+		/* Never more than there is: a host may have taken some from us. */
+		current[i].permitted &= (uint32_t)(plan->capabilities >> (32 * i));
+		current[i].effective = current[i].permitted;
+		current[i].inheritable = 0;
+	}
+	TRY(STEP_CAPABILITIES, prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0));
+	TRY(STEP_CAPABILITIES, syscall(SYS_capset, &header, current));
+}
+
+/* 0, 1, 2: /dev/null; 3: the listener; 4: the lifeline; nothing else. The table is this process's own since the start of `child_main`. */
+static void arrange_descriptors(struct child_plan *plan)
+{
+	int null = open("/dev/null", O_RDWR);
+	TRY(STEP_DESCRIPTORS, null);
+	int listener = fcntl(plan->listener, F_DUPFD, LOW_FDS);
+	int lifeline = fcntl(plan->lifeline, F_DUPFD, LOW_FDS);
+	TRY(STEP_DESCRIPTORS, listener);
+	TRY(STEP_DESCRIPTORS, lifeline);
+	for (int fd = 0; fd < 3; fd++)
+		if (null != fd) TRY(STEP_DESCRIPTORS, dup2(null, fd));
+	TRY(STEP_DESCRIPTORS, dup2(listener, 3));
+	TRY(STEP_DESCRIPTORS, dup2(lifeline, 4));
+	TRY(STEP_DESCRIPTORS, k_close_range(5, ~0u, 0));
+}
+
+static void reset_signals(void)
+{
+	struct sigaction standard;
+	memset(&standard, 0, sizeof standard);
+	standard.sa_handler = SIG_DFL;
+	sigaction(SIGPIPE, &standard, NULL);
+	sigset_t none;
+	sigemptyset(&none);
+	sigprocmask(SIG_SETMASK, &none, NULL);
+}
+
+int child_main(void *argument)
+{
+	struct child_plan *plan = argument;
+	/* The clone shared the parent's table; this copies only the low part of it, where everything that the child needs lies. */
+	TRY(STEP_DESCRIPTORS, k_close_range(LOW_FDS, ~0u, MW_CLOSE_RANGE_UNSHARE));
+	enter_cgroups(plan);
+	enter_nursery(plan);
+	raise_loopback(plan);
+	listen_for_services(plan);
+	TRY(STEP_HOSTNAME, sethostname(plan->hostname, plan->hostname_length));
+	mount_root(plan);
+	mount_system(plan);
+	enter_root(plan);
+	/* Ports below 1024 and ping are root's elsewhere; inside, the network namespace belongs to a user namespace that root is not in. */
+	write_file("/proc/sys/net/ipv4/ip_unprivileged_port_start", "0");
+	write_file("/proc/sys/net/ipv4/ping_group_range", "0 2147483647");
+	mount_resolv(plan);
+	if (plan->userns < 0) mask_proc(plan);
+	limit_resources(plan);
+	become_inner_root(plan);
+	arrange_descriptors(plan);
+	drop_capabilities(plan);
+	reset_signals();
+	TRY(STEP_SECCOMP, prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0));
+	if (plan->filter.len > 0) TRY(STEP_SECCOMP, prctl(PR_SET_SECCOMP, 2 /* SECCOMP_MODE_FILTER */, &plan->filter, 0, 0));
+	char *const argv[] = {(char *)"init", NULL};
+	char *const environment[] = {NULL};
+	execve("/dev/.mw/init", argv, environment);
+	fail(plan, STEP_EXEC);
+}

@@ -1,0 +1,171 @@
+/*
+ * A machine ends: asked for, expired, died, or because the controller is gone. Killing is a request to the kernel; the rest happens when the pidfd of init
+ * says that its pid namespace is empty. Answers and the `ended` event go out when nothing is left.
+ */
+#include "spawn.h"
+#include "spawn-kernel.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/wait.h>
+#include <time.h>
+
+static void kill_everything(struct machine *machine)
+{
+	/* The group first: it also reaches frozen processes. Init's death takes the pid namespace with it in any case. */
+	bool group = cgroup_kill(machine);
+	k_pidfd_kill(machine->source.fd, SIGKILL);
+	if (!group && machine->frozen) {
+		struct failure ignored;
+		cgroup_freeze(machine, false, &ignored);
+	}
+}
+
+void machine_end(struct machine *machine, enum end_reason reason)
+{
+	if (machine->state != MACHINE_RUNNING) return;
+	machine->state = MACHINE_ENDING;
+	machine->reason = reason;
+	kill_everything(machine);
+}
+
+void machine_wait(struct machine *machine, uint32_t ref)
+{
+	struct waiter *waiter = calloc(1, sizeof *waiter);
+	if (!waiter) {
+		send_error(ref, "ENOMEM", "waiting for the end of a machine");
+		return;
+	}
+	waiter->ref = ref;
+	waiter->next = machine->waiters;
+	machine->waiters = waiter;
+}
+
+static void answer_waiters(struct machine *machine)
+{
+	while (machine->waiters) {
+		struct waiter *waiter = machine->waiters;
+		machine->waiters = waiter->next;
+		send_ok(waiter->ref);
+		free(waiter);
+	}
+}
+
+/* What limits say at the very end, before the groups go. */
+static void count_limits(struct machine *machine)
+{
+	struct usage usage;
+	cgroup_usage(machine, &usage, false);
+	machine->limits[LIMIT_OOM] += usage.oom_kills;
+	machine->limits[LIMIT_PIDS] = usage.pids_hits;
+	scratch_check_full(machine);
+}
+
+static void remove_groups(const char *id)
+{
+	/* An exiting process leaves its group a moment after it stopped being waited for. */
+	for (int i = 0; i < 200; i++) {
+		if (cgroup_remove(id)) return;
+		struct timespec pause = {.tv_nsec = i < 20 ? 200000 : 5000000};
+		nanosleep(&pause, NULL);
+	}
+	logf_("the control groups of %s could not be removed; the next start tries again", id);
+}
+
+static void release_running(struct machine *machine)
+{
+	if (machine->source.fd >= 0) {
+		unwatch(&machine->source);
+		close_fd(&machine->source.fd);
+	}
+	memory_watch_stop(machine);
+	forward_stop(machine);
+	slirp_stop(machine);
+	close_fd(&machine->lifeline);
+	remove_groups(machine->id);
+	userns_slot_return(machine->slot, machine->userns_fd);
+	machine->slot = machine->userns_fd = -1;
+	S.machine_count--;
+}
+
+static void release_base(struct machine *machine)
+{
+	struct machine *base = machine->base;
+	machine->base = NULL;
+	if (base && --base->users == 0 && base->released) machine_dispose(base);
+}
+
+/* Everything of a machine or workspace, in whatever state it is. */
+void machine_dispose(struct machine *machine)
+{
+	if (machine->pid > 0) {
+		kill_everything(machine);
+		waitpid(machine->pid, NULL, __WALL);
+		machine->pid = 0;
+	}
+	if (machine->state != MACHINE_SEALED && machine_find(machine->id) == machine) release_running(machine);
+	workspace_close_tree(machine);
+	scratch_remove(machine);
+	remove_run_directory(machine->id);
+	machine_remove(machine);
+	release_base(machine);
+	answer_waiters(machine);
+	for (int i = 0; i < machine->lower_count; i++) free(machine->lowers[i]);
+	free(machine->lowers);
+	free_later(machine);
+}
+
+void machine_exited(struct source *source, uint32_t events)
+{
+	(void)events;
+	struct machine *machine = (struct machine *)((char *)source - offsetof(struct machine, source));
+	if (machine->state == MACHINE_RUNNING) machine->reason = END_DIED;
+	waitpid(machine->pid, NULL, __WALL);
+	machine->pid = 0;
+	count_limits(machine);
+	if (machine->reason != END_SEALED) {
+		struct machine copy = *machine;
+		/* Answers wait until everything is gone; the event follows them. */
+		machine_dispose(machine);
+		send_ended(&copy);
+		return;
+	}
+	release_running(machine);
+	machine->state = MACHINE_SEALED;
+	workspace_sealed(machine);
+	send_sealed(machine);
+	answer_waiters(machine);
+	send_ended(machine);
+}
+
+struct lease_scan {
+	uint64_t now;
+	uint64_t next;
+};
+
+static void check_one(struct machine *machine, void *context)
+{
+	struct lease_scan *scan = context;
+	if (machine->state != MACHINE_RUNNING || machine->expires_ms == 0) return;
+	if (machine->expires_ms <= scan->now) machine_end(machine, END_EXPIRED);
+	else if (machine->expires_ms < scan->next) scan->next = machine->expires_ms;
+}
+
+/* A scan touches every machine, so it runs when the earliest lease that the last one saw ends, and not more often than every 50 ms. */
+void leases_check(uint64_t now)
+{
+	static uint64_t next;
+	if (S.lease_added) next = now;
+	S.lease_added = false;
+	if (next == UINT64_MAX) return;
+	if (now >= next) {
+		struct lease_scan scan = {.now = now, .next = UINT64_MAX};
+		machines_each(check_one, &scan);
+		next = scan.next == UINT64_MAX || scan.next >= now + 50 ? scan.next : now + 50;
+	}
+	if (next != UINT64_MAX) wake_at(next);
+}

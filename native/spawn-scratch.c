@@ -1,0 +1,163 @@
+/*
+ * The scratch file system of a machine: a tmpfs that takes everything it writes, attached in the spawner's private mount namespace at `RUN/ID/s` (the host sees an
+ * empty directory) and, under the machine's ids, in the machine's own.
+ *
+ *   upper/   the overlay's upper directory: the machine's workspace once sealed
+ *   work/    the overlay's work directory; work-N for parts
+ *   shm/     /dev/shm
+ *   skel/    lowest layer: the directories and files that a machine needs and an image may lack
+ */
+#include "spawn.h"
+#include "spawn-kernel.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mount.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <sys/sysinfo.h>
+
+int clone_mount(int dir, const char *path, int userns, struct failure *failure)
+{
+	unsigned empty = path[0] == 0 ? AT_EMPTY_PATH : 0;
+	int fd = k_open_tree(dir, path, MW_OPEN_TREE_CLONE | O_CLOEXEC | empty);
+	if (fd < 0) return fail_errno(failure, errno, "opening the layer %s", path[0] ? path : "of the scratch file system");
+	if (userns < 0 || !S.privileged) return fd;
+	struct mw_mount_attr attr = {.attr_set = MW_MOUNT_ATTR_IDMAP, .userns_fd = (uint64_t)userns};
+	if (k_mount_setattr(fd, "", AT_EMPTY_PATH, &attr) == 0) return fd;
+	int error = errno;
+	close(fd);
+	if (error == EINVAL)
+		return fail_code(failure, "no_idmap", "the file system of %s cannot be mounted with mapped ids (it needs ext4, xfs, btrfs, or tmpfs on Linux 6.3 or later)",
+				 path[0] ? path : "the scratch (tmpfs)");
+	return fail_errno(failure, error, "mapping the ids of %s", path[0] ? path : "the scratch file system");
+}
+
+static uint64_t default_disk_bytes(void)
+{
+	struct sysinfo info;
+	uint64_t gib = 1ull << 30;
+	if (sysinfo(&info) < 0) return gib;
+	uint64_t quarter = (uint64_t)info.totalram * info.mem_unit / 4;
+	return quarter > 16 * gib ? 16 * gib : quarter;
+}
+
+static int put_file(int dir, const char *path, const char *text)
+{
+	int fd = openat(dir, path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
+	if (fd < 0) return -1;
+	ssize_t written = write(fd, text, strlen(text));
+	close(fd);
+	return written < 0 ? -1 : 0;
+}
+
+static int fill(struct machine *machine, const struct create_request *request)
+{
+	static const struct {
+		const char *path;
+		mode_t mode;
+	} DIRECTORIES[] = {{"upper", 0755}, {"work", 0755}, {"shm", 01777}, {"skel", 0755}, {"skel/proc", 0555}, {"skel/dev", 0755}, {"skel/sys", 0555},
+			   {"skel/etc", 0755}, {"skel/tmp", 01777}};
+	int dir = machine->scratch;
+	for (size_t i = 0; i < sizeof DIRECTORIES / sizeof *DIRECTORIES; i++)
+		if (mkdirat(dir, DIRECTORIES[i].path, DIRECTORIES[i].mode) < 0) return -1;
+	/* The overlay's root shows the upper directory's mode and owner: the image's. */
+	struct stat top;
+	if (request->layer_count > 0 && stat(request->layers[0], &top) == 0)
+		if (fchownat(dir, "upper", top.st_uid, top.st_gid, 0) < 0 || fchmodat(dir, "upper", top.st_mode & 07777, 0) < 0) return -1;
+	char text[256];
+	snprintf(text, sizeof text, "127.0.0.1 localhost\n::1 localhost ip6-localhost ip6-loopback\n127.0.1.1 %s\n", request->hostname);
+	if (put_file(dir, "skel/etc/hosts", text) < 0) return -1;
+	snprintf(text, sizeof text, "%s\n", request->hostname);
+	return put_file(dir, "skel/etc/hostname", text);
+}
+
+/* Makes `upper/TARGET` with the modes and owners of the part's directories, and the part's own work directory. */
+static int fill_part(struct machine *machine, const char *target, const char *layer, int index)
+{
+	char path[PATH_BYTES];
+	snprintf(path, sizeof path, "work-%d", index);
+	if (mkdirat(machine->scratch, path, 0755) < 0) return -1;
+	int length = snprintf(path, sizeof path, "upper%s", target);
+	if (length < 0 || (size_t)length >= sizeof path) return errno = ENAMETOOLONG, -1;
+	for (char *slash = strchr(path + 6, '/'); slash; slash = strchr(slash + 1, '/')) {
+		*slash = 0;
+		if (mkdirat(machine->scratch, path, 0755) < 0 && errno != EEXIST) return -1;
+		*slash = '/';
+	}
+	if (mkdirat(machine->scratch, path, 0755) < 0 && errno != EEXIST) return -1;
+	struct stat top;
+	if (stat(layer, &top) < 0) return -1;
+	if (fchownat(machine->scratch, path, top.st_uid, top.st_gid, 0) < 0) return S.privileged ? -1 : 0;
+	return fchmodat(machine->scratch, path, top.st_mode & 07777, 0);
+}
+
+static int mount_tmpfs(struct machine *machine, const char *where)
+{
+	char size[32], inodes[32];
+	uint64_t count = machine->disk_bytes / 4096;
+	if (count < 16384) count = 16384;
+	if (count > 2097152) count = 2097152;
+	snprintf(size, sizeof size, "%llu", (unsigned long long)machine->disk_bytes);
+	snprintf(inodes, sizeof inodes, "%llu", (unsigned long long)count);
+	int fs = k_fsopen("tmpfs");
+	if (fs < 0) return -1;
+	int fd = -1;
+	if (k_fsconfig(fs, MW_FSCONFIG_SET_STRING, "size", size) == 0 && k_fsconfig(fs, MW_FSCONFIG_SET_STRING, "nr_inodes", inodes) == 0 &&
+	    k_fsconfig(fs, MW_FSCONFIG_SET_STRING, "mode", "0755") == 0 && k_fsconfig(fs, MW_FSCONFIG_CMD_CREATE, NULL, NULL) == 0)
+		fd = k_fsmount(fs, MW_MOUNT_ATTR_NODEV | MW_MOUNT_ATTR_NOSUID);
+	int error = errno;
+	close(fs);
+	if (fd >= 0 && k_move_mount(fd, "", AT_FDCWD, where, MW_MOVE_MOUNT_F_EMPTY_PATH) < 0) {
+		error = errno;
+		close(fd);
+		fd = -1;
+	}
+	errno = error;
+	return fd < 0 ? -1 : keep_fd(fd);
+}
+
+int scratch_make(struct machine *machine, const struct create_request *request, struct failure *failure)
+{
+	char where[PATH_BYTES];
+	snprintf(where, sizeof where, "%s/%s/s", S.config.run, machine->id);
+	if (mkdir(where, 0700) < 0) return fail_errno(failure, errno, "making %s", where);
+	machine->disk_bytes = request->disk_bytes ? request->disk_bytes : default_disk_bytes();
+	machine->scratch = mount_tmpfs(machine, where);
+	if (machine->scratch < 0) return fail_errno(failure, errno, "making a scratch file system of %llu bytes", (unsigned long long)machine->disk_bytes);
+	mode_t mask = umask(0);
+	int result = fill(machine, request);
+	for (int i = 0; result == 0 && i < request->part_count; i++)
+		result = fill_part(machine, request->parts[i].target, request->parts[i].layers[0], i);
+	int error = errno;
+	umask(mask);
+	return result == 0 ? 0 : fail_errno(failure, error, "preparing the scratch file system");
+}
+
+void scratch_remove(struct machine *machine)
+{
+	if (machine->scratch < 0) return;
+	char where[PATH_BYTES];
+	snprintf(where, sizeof where, "%s/%s/s", S.config.run, machine->id);
+	umount2(where, MNT_DETACH);
+	close_fd(&machine->scratch);
+	rmdir(where);
+}
+
+uint64_t scratch_used(const struct machine *machine)
+{
+	struct statvfs info;
+	if (machine->scratch < 0 || fstatvfs(machine->scratch, &info) < 0) return 0;
+	return (uint64_t)(info.f_blocks - info.f_bfree) * info.f_frsize;
+}
+
+/* Best effort: a machine that frees space before anybody looks is not seen. Counted once per time that it becomes full. */
+void scratch_check_full(struct machine *machine)
+{
+	struct statvfs info;
+	if (machine->scratch < 0 || fstatvfs(machine->scratch, &info) < 0) return;
+	bool full = info.f_bfree == 0 || info.f_ffree == 0;
+	if (full && !machine->disk_full) machine->limits[LIMIT_DISK]++;
+	machine->disk_full = full;
+}

@@ -1,0 +1,103 @@
+/*
+ * Sealed workspaces: the scratch file system of a machine that has ended. Readable through the `tree` helper, usable as a layer, gone when released (and no
+ * machine starts from it any more).
+ */
+#include "spawn.h"
+#include "spawn-kernel.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+
+/* What only the running machine needed goes; the upper directory stays. */
+void workspace_sealed(struct machine *machine)
+{
+	char path[PATH_BYTES];
+	static const char *const GONE[] = {"init.sock", "record"};
+	for (size_t i = 0; i < sizeof GONE / sizeof *GONE; i++) {
+		snprintf(path, sizeof path, "%s/%s/%s", S.config.run, machine->id, GONE[i]);
+		unlink(path);
+	}
+}
+
+static void tree_exited(struct source *source, uint32_t events)
+{
+	(void)events;
+	struct machine *machine = (struct machine *)((char *)source - offsetof(struct machine, tree.source));
+	workspace_close_tree(machine);
+}
+
+void workspace_close_tree(struct machine *machine)
+{
+	if (machine->tree.pid <= 0) return;
+	helper_stop(&machine->tree);
+	char path[PATH_BYTES];
+	snprintf(path, sizeof path, "%s/%s/tree.sock", S.config.run, machine->id);
+	unlink(path);
+}
+
+static int listen_at(const char *id)
+{
+	struct sockaddr_un address = {.sun_family = AF_UNIX};
+	snprintf(address.sun_path, sizeof address.sun_path, "%s/%s/tree.sock", S.config.run, id);
+	unlink(address.sun_path);
+	int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	if (fd < 0) return -1;
+	if (bind(fd, (struct sockaddr *)&address, sizeof address) == 0 && listen(fd, 16) == 0) return fd;
+	int error = errno;
+	close(fd);
+	return errno = error, -1;
+}
+
+/* The helper's arguments: the layers below the workspace, topmost first. */
+static char **tree_arguments(struct machine *machine, char *base, size_t size)
+{
+	char **argv = calloc((size_t)machine->lower_count + 3, sizeof *argv);
+	if (!argv) return NULL;
+	int count = 0;
+	argv[count++] = (char *)"tree";
+	if (machine->base) {
+		snprintf(base, size, "%s/%s/s/upper", S.config.run, machine->base->id);
+		argv[count++] = base;
+	}
+	for (int i = 0; i < machine->lower_count; i++) argv[count++] = machine->lowers[i];
+	return argv;
+}
+
+int workspace_open(struct machine *machine, struct failure *failure)
+{
+	if (machine->tree.pid > 0) return 0;
+	if (!S.config.tree) return fail_code(failure, "unsupported", "started without --tree");
+	int upper = openat(machine->scratch, "upper", O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
+	int listener = listen_at(machine->id);
+	int null = open("/dev/null", O_RDWR | O_CLOEXEC);
+	char base[PATH_BYTES];
+	char **argv = tree_arguments(machine, base, sizeof base);
+	int result = -1, error = ENOMEM;
+	if (upper >= 0 && listener >= 0 && null >= 0 && argv) {
+		const int fds[][2] = {{null, 0}, {null, 1}, {2, 2}, {listener, 3}, {null, 4}, {upper, 5}};
+		machine->tree.source.handle = tree_exited;
+		result = helper_start(&machine->tree, S.config.tree, argv, fds, 6);
+		error = errno;
+	} else if (argv) {
+		error = errno;
+	}
+	free(argv);
+	if (upper >= 0) close(upper);
+	if (listener >= 0) close(listener);
+	if (null >= 0) close(null);
+	return result == 0 ? 0 : fail_errno(failure, error, "starting the reader of the workspace %s", machine->id);
+}
+
+void workspace_release(struct machine *machine)
+{
+	if (machine->users == 0) {
+		machine_dispose(machine);
+		return;
+	}
+	machine->released = true;
+}

@@ -1,0 +1,384 @@
+/*
+ * The spawner: makes machines for one controller, which it talks to over fd 3, and takes them away again. See docs/internals/native.md.
+ *
+ *   spawn --data DIR --run DIR --init FILE [--files FILE] [--tree FILE] [--slirp FILE] [--seccomp FILE] [--caps HEX] [--grace-ms N] [--slot-base N]
+ *
+ * Invariant: nothing of a machine is left after its end, and nothing of any after ours; what a `kill -9` leaves, the next start takes away.
+ */
+#include "spawn.h"
+#include "spawn-kernel.h"
+
+#include <errno.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/file.h>
+#include <sys/mount.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/signalfd.h>
+#include <sys/stat.h>
+#include <time.h>
+
+struct spawner S = {.lock = -1, .epoll = -1, .nursery = -1};
+
+static uint64_t wake_ms = UINT64_MAX;
+static void **garbage;
+static size_t garbage_count, garbage_capacity;
+
+/* ---- small services for the other files ---- */
+
+uint64_t now_us(void)
+{
+	struct timespec now;
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return (uint64_t)now.tv_sec * 1000000 + (uint64_t)now.tv_nsec / 1000;
+}
+
+uint64_t now_ms(void) { return now_us() / 1000; }
+
+void logf_(const char *format, ...)
+{
+	char line[1024];
+	va_list arguments;
+	va_start(arguments, format);
+	int length = vsnprintf(line, sizeof line - 1, format, arguments);
+	va_end(arguments);
+	if (length < 0) return;
+	if ((size_t)length > sizeof line - 2) length = sizeof line - 2;
+	line[length++] = '\n';
+	/* Nobody may be reading any more; that is no reason to fail. */
+	if (write(2, line, (size_t)length) < 0) return;
+}
+
+const char *errno_name(int error)
+{
+	static const struct {
+		int number;
+		const char *name;
+	} NAMES[] = {{EPERM, "EPERM"}, {ENOENT, "ENOENT"}, {EIO, "EIO"}, {EAGAIN, "EAGAIN"}, {ENOMEM, "ENOMEM"}, {EACCES, "EACCES"}, {EBUSY, "EBUSY"},
+		     {EEXIST, "EEXIST"}, {ENODEV, "ENODEV"}, {ENOTDIR, "ENOTDIR"}, {EINVAL, "EINVAL"}, {ENFILE, "ENFILE"}, {EMFILE, "EMFILE"}, {ENOSPC, "ENOSPC"},
+		     {EROFS, "EROFS"}, {ENAMETOOLONG, "ENAMETOOLONG"}, {ENOSYS, "ENOSYS"}, {ELOOP, "ELOOP"}, {EOPNOTSUPP, "EOPNOTSUPP"}, {EADDRINUSE, "EADDRINUSE"},
+		     {ESTALE, "ESTALE"}, {EUSERS, "EUSERS"}, {ENOEXEC, "ENOEXEC"}, {E2BIG, "E2BIG"}};
+	for (size_t i = 0; i < sizeof NAMES / sizeof *NAMES; i++)
+		if (NAMES[i].number == error) return NAMES[i].name;
+	return "EOTHER";
+}
+
+int fail_errno(struct failure *failure, int error, const char *format, ...)
+{
+	snprintf(failure->code, sizeof failure->code, "%s", errno_name(error));
+	va_list arguments;
+	va_start(arguments, format);
+	int length = vsnprintf(failure->message, sizeof failure->message, format, arguments);
+	va_end(arguments);
+	if (length > 0 && (size_t)length < sizeof failure->message)
+		snprintf(failure->message + length, sizeof failure->message - (size_t)length, ": %s", strerror(error));
+	return -1;
+}
+
+int fail_code(struct failure *failure, const char *code, const char *format, ...)
+{
+	snprintf(failure->code, sizeof failure->code, "%s", code);
+	va_list arguments;
+	va_start(arguments, format);
+	vsnprintf(failure->message, sizeof failure->message, format, arguments);
+	va_end(arguments);
+	return -1;
+}
+
+int watch(struct source *source, uint32_t events)
+{
+	struct epoll_event event = {.events = events, .data.ptr = source};
+	return epoll_ctl(S.epoll, EPOLL_CTL_ADD, source->fd, &event);
+}
+
+int rewatch(struct source *source, uint32_t events)
+{
+	struct epoll_event event = {.events = events, .data.ptr = source};
+	return epoll_ctl(S.epoll, EPOLL_CTL_MOD, source->fd, &event);
+}
+
+void unwatch(struct source *source)
+{
+	if (source->fd >= 0) epoll_ctl(S.epoll, EPOLL_CTL_DEL, source->fd, NULL);
+}
+
+void free_later(void *memory)
+{
+	if (garbage_count == garbage_capacity) {
+		size_t capacity = garbage_capacity ? garbage_capacity * 2 : 64;
+		void **bigger = realloc(garbage, capacity * sizeof *garbage);
+		/* Leaking is better than a pointer that dangles. */
+		if (!bigger) return;
+		garbage = bigger;
+		garbage_capacity = capacity;
+	}
+	garbage[garbage_count++] = memory;
+}
+
+int keep_fd(int fd)
+{
+	if (fd < 0 || fd >= LOW_FDS) return fd;
+	int high = fcntl(fd, F_DUPFD_CLOEXEC, LOW_FDS);
+	int error = errno;
+	close(fd);
+	errno = error;
+	return high;
+}
+
+void close_fd(int *fd)
+{
+	if (*fd >= 0) close(*fd);
+	*fd = -1;
+}
+
+void wake_at(uint64_t at_ms)
+{
+	if (at_ms < wake_ms) wake_ms = at_ms;
+}
+
+/* ---- configuration ---- */
+
+static _Noreturn void die(int status, const char *format, ...)
+{
+	char text[800];
+	va_list arguments;
+	va_start(arguments, format);
+	vsnprintf(text, sizeof text, format, arguments);
+	va_end(arguments);
+	logf_("spawn: %s", text);
+	exit(status);
+}
+
+static void load_filter(const char *path)
+{
+	int fd = open(path, O_RDONLY | O_CLOEXEC);
+	struct stat info;
+	if (fd < 0 || fstat(fd, &info) < 0) die(2, "opening the system call filter %s: %s", path, strerror(errno));
+	size_t size = (size_t)info.st_size, count = size / sizeof(struct sock_filter);
+	if (size == 0 || size % sizeof(struct sock_filter) || count > BPF_MAXINSNS) die(2, "%s is not an array of filter instructions", path);
+	S.config.filter = malloc(size);
+	if (!S.config.filter || read(fd, S.config.filter, size) != (ssize_t)size) die(2, "reading %s: %s", path, strerror(errno));
+	S.config.filter_length = count;
+	close(fd);
+}
+
+/* What an ordinary container keeps: nothing that reaches past the machine's own files, processes and network. */
+#define DEFAULT_CAPABILITIES 0xa80425fbull
+
+static void read_flags(int argc, char **argv)
+{
+	S.config.capabilities = DEFAULT_CAPABILITIES;
+	S.config.slot_base = 1000000000u;
+	const struct {
+		const char *flag;
+		const char **value;
+	} TEXTS[] = {{"--data", &S.config.data}, {"--run", &S.config.run}, {"--init", &S.config.init}, {"--files", &S.config.files},
+		     {"--tree", &S.config.tree}, {"--slirp", &S.config.slirp}};
+	for (int i = 1; i < argc; i += 2) {
+		const char *flag = argv[i], *value = argv[i + 1];
+		if (i + 1 >= argc) die(2, "the flag %s has no value", flag);
+		bool known = false;
+		for (size_t k = 0; k < sizeof TEXTS / sizeof *TEXTS; k++)
+			if (strcmp(flag, TEXTS[k].flag) == 0) *TEXTS[k].value = value, known = true;
+		if (strcmp(flag, "--seccomp") == 0) load_filter(value), known = true;
+		if (strcmp(flag, "--caps") == 0) S.config.capabilities = strtoull(value, NULL, 16), known = true;
+		if (strcmp(flag, "--grace-ms") == 0) S.config.grace_ms = strtoull(value, NULL, 10), known = true;
+		if (strcmp(flag, "--slot-base") == 0) S.config.slot_base = (uint32_t)strtoul(value, NULL, 10), known = true;
+		if (!known) die(2, "unknown flag %s", flag);
+	}
+	if (!S.config.data || !S.config.run || !S.config.init) die(2, "--data, --run and --init are needed");
+	if (S.config.run[0] != '/' || strlen(S.config.run) > 200) die(2, "--run must be an absolute path of at most 200 bytes");
+	const char *name = strrchr(S.config.run, '/') + 1;
+	if (!id_valid(name) || (size_t)snprintf(S.hash, sizeof S.hash, "%s", name) >= sizeof S.hash) die(2, "the last part of --run must be a short name");
+}
+
+/* ---- start ---- */
+
+static void make_directories(const char *path, mode_t mode)
+{
+	char copy[PATH_BYTES];
+	snprintf(copy, sizeof copy, "%s", path);
+	for (char *slash = strchr(copy + 1, '/'); slash; slash = strchr(slash + 1, '/')) {
+		*slash = 0;
+		mkdir(copy, 0755);
+		*slash = '/';
+	}
+	if (mkdir(copy, mode) < 0 && errno != EEXIST) die(3, "making %s: %s", path, strerror(errno));
+}
+
+/* The lock file's text is the holder's pid; the lock itself is the kernel's and dies with the holder. */
+static bool take_lock(void)
+{
+	char path[4096], text[32] = {0};
+	snprintf(path, sizeof path, "%s/lock", S.config.data);
+	S.lock = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+	if (S.lock < 0) die(3, "opening %s: %s", path, strerror(errno));
+	if (flock(S.lock, LOCK_EX | LOCK_NB) < 0) {
+		if (errno != EWOULDBLOCK) die(3, "locking %s: %s", path, strerror(errno));
+		if (pread(S.lock, text, sizeof text - 1, 0) < 0) text[0] = 0;
+		send_busy((pid_t)atoi(text));
+		return false;
+	}
+	int length = snprintf(text, sizeof text, "%d\n", (int)getpid());
+	if (ftruncate(S.lock, 0) < 0 || pwrite(S.lock, text, (size_t)length, 0) != length) die(3, "writing %s: %s", path, strerror(errno));
+	return true;
+}
+
+/* Replaced as a whole and synced, so that a crash never takes an epoch back. */
+static void next_epoch(void)
+{
+	char path[4096], fresh[4096], text[32] = {0};
+	snprintf(path, sizeof path, "%s/epoch", S.config.data);
+	snprintf(fresh, sizeof fresh, "%s/epoch.new", S.config.data);
+	int fd = open(path, O_RDONLY | O_CLOEXEC);
+	if (fd >= 0) {
+		if (read(fd, text, sizeof text - 1) < 0) die(3, "reading %s: %s", path, strerror(errno));
+		close(fd);
+	}
+	S.epoch = strtoull(text, NULL, 10) + 1;
+	int length = snprintf(text, sizeof text, "%llu\n", (unsigned long long)S.epoch);
+	fd = open(fresh, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
+	if (fd < 0 || write(fd, text, (size_t)length) != length || fsync(fd) < 0 || close(fd) < 0 || rename(fresh, path) < 0)
+		die(3, "writing %s: %s", path, strerror(errno));
+}
+
+static void raise_file_limit(void)
+{
+	struct rlimit files;
+	if (getrlimit(RLIMIT_NOFILE, &files) < 0) return;
+	files.rlim_cur = files.rlim_max;
+	setrlimit(RLIMIT_NOFILE, &files);
+	S.open_files = files.rlim_max < 65536 ? files.rlim_max : 65536;
+}
+
+/* Scratch file systems are attached here and nowhere else; mounts of the host still arrive. */
+static void leave_host_mounts(void)
+{
+	if (unshare(CLONE_NEWNS) < 0) die(3, "making a mount namespace: %s", strerror(errno));
+	if (mount(NULL, "/", NULL, MS_REC | MS_SLAVE, NULL) < 0) die(3, "detaching from the host's mounts: %s", strerror(errno));
+}
+
+/* ---- the loop ---- */
+
+void spawner_stop(uint64_t grace_ms)
+{
+	uint64_t at = now_ms() + grace_ms;
+	if (S.stopping && S.stop_at_ms <= at) return;
+	S.stopping = true;
+	S.stop_at_ms = at;
+	wake_at(at);
+}
+
+static void signalled(struct source *source, uint32_t events)
+{
+	(void)events;
+	struct signalfd_siginfo info;
+	if (read(source->fd, &info, sizeof info) == sizeof info) spawner_stop(0);
+}
+
+static void collect_garbage(void)
+{
+	for (size_t i = 0; i < garbage_count; i++) free(garbage[i]);
+	garbage_count = 0;
+}
+
+static void end_one(struct machine *machine, void *context)
+{
+	(void)context;
+	if (machine->state == MACHINE_RUNNING) machine_end(machine, END_LOST);
+}
+
+static void dispose_one(struct machine *machine, void *context)
+{
+	(void)context;
+	machine_dispose(machine);
+}
+
+/* True when everything is gone. */
+static bool stop_step(uint64_t now)
+{
+	if (!S.stopping) return false;
+	if (now < S.stop_at_ms) {
+		wake_at(S.stop_at_ms);
+		return false;
+	}
+	machines_each(end_one, NULL);
+	return S.machine_count == 0;
+}
+
+static int loop(void)
+{
+	for (;;) {
+		uint64_t now = now_ms();
+		wake_ms = UINT64_MAX;
+		leases_check(now);
+		memory_check(now);
+		if (stop_step(now)) return 0;
+		protocol_flush();
+		collect_garbage();
+		struct epoll_event events[64];
+		now = now_ms();
+		int timeout = wake_ms == UINT64_MAX ? -1 : wake_ms <= now ? 0 : wake_ms - now > 3600000 ? 3600000 : (int)(wake_ms - now);
+		/* Nothing to do at this moment: the time to prepare what the next creations need. */
+		int count = epoll_wait(S.epoll, events, 64, 0);
+		if (count == 0) {
+			if (!S.stopping) userns_refill();
+			count = epoll_wait(S.epoll, events, 64, timeout);
+		}
+		if (count < 0 && errno != EINTR) die(1, "waiting for events: %s", strerror(errno));
+		for (int i = 0; i < count; i++) {
+			struct source *source = events[i].data.ptr;
+			if (source->handle) source->handle(source, events[i].events);
+		}
+	}
+}
+
+static void start(void)
+{
+	struct failure failure;
+	raise_file_limit();
+	signal(SIGPIPE, SIG_IGN);
+	umask(022);
+	if (userns_enter(&failure) < 0) die(3, "%s", failure.message);
+	make_directories(S.config.data, 0700);
+	if (!take_lock()) exit(0);
+	next_epoch();
+	make_directories(S.config.run, 0700);
+	if (chmod(S.config.run, 0700) < 0) die(3, "protecting %s: %s", S.config.run, strerror(errno));
+	leave_host_mounts();
+	cgroups_start();
+	sweep();
+	if (nursery_make(&failure) < 0) die(3, "%s", failure.message);
+	userns_probe();
+}
+
+int main(int argc, char **argv)
+{
+	read_flags(argc, argv);
+	start();
+	S.epoll = epoll_create1(EPOLL_CLOEXEC);
+	sigset_t signals;
+	sigemptyset(&signals);
+	sigaddset(&signals, SIGTERM);
+	sigaddset(&signals, SIGINT);
+	sigprocmask(SIG_BLOCK, &signals, NULL);
+	static struct source signal_source = {.handle = signalled};
+	signal_source.fd = signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK);
+	if (S.epoll < 0 || signal_source.fd < 0 || watch(&signal_source, EPOLLIN) < 0) die(3, "making the event loop: %s", strerror(errno));
+	send_hello();
+	protocol_start();
+	loop();
+	machines_each(dispose_one, NULL);
+	protocol_flush();
+	cgroup_stop();
+	char path[PATH_BYTES];
+	snprintf(path, sizeof path, "%s/resolv.conf", S.config.run);
+	unlink(path);
+	rmdir(S.config.run);
+	return 0;
+}

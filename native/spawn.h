@@ -1,0 +1,293 @@
+/*
+ * The spawner's shared state: configuration, machines, and the event loop's parts. Single-threaded; one concept a file:
+ *
+ *   spawn.c            start, event loop, stop           spawn-protocol.c   requests and answers
+ *   spawn-make.c       a machine is made (parent's half) spawn-child.c      the child's half, between clone and exec
+ *   spawn-end.c        a machine ends, is sealed, expires spawn-workspace.c sealed files
+ *   spawn-nursery.c    the mount tree that machines copy spawn-userns.c     user namespaces and ranges of ids
+ *   spawn-scratch.c    the file system that takes writes spawn-cgroup.c     limits, freezing, killing
+ *   spawn-memory.c     memory limits beside disk use     spawn-forward.c    service ports
+ *   spawn-slirp.c      public networks                   spawn-sweep.c      what earlier spawners left
+ */
+#ifndef MW_SPAWN_H
+#define MW_SPAWN_H
+
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "spawn-child.h"
+#include "wire.h"
+
+enum {
+	ID_BYTES = 64,
+	PATH_BYTES = 512,
+	MACHINES_MAX = 8192,
+	SLOT_IDS = 65536,
+	SLOTS = MACHINES_MAX,
+	SERVICE_TARGET_BYTES = 108,
+	CONNECTIONS_PER_MACHINE = 256,
+	/* Answers and events that the controller has not read; beyond it the spawner stops reading requests. */
+	OUTPUT_MAX = 4 * 1024 * 1024,
+};
+
+struct config {
+	const char *data;
+	const char *run;
+	const char *init;
+	const char *files;
+	const char *tree;
+	const char *slirp;
+	uint64_t grace_ms;
+	struct sock_filter *filter;
+	size_t filter_length;
+	uint64_t capabilities;
+	uint32_t slot_base;
+};
+
+/* Something that epoll watches. `handle` is called with the events; a source that is gone has none. */
+struct source {
+	void (*handle)(struct source *source, uint32_t events);
+	int fd;
+};
+
+/* A process that serves a machine from outside. */
+struct helper {
+	struct source source; /* its pidfd */
+	pid_t pid; /* 0: none */
+};
+
+enum machine_state { MACHINE_RUNNING, MACHINE_ENDING, MACHINE_SEALED };
+enum end_reason { END_KILLED, END_EXPIRED, END_DIED, END_LOST, END_SEALED };
+enum { LIMIT_OOM, LIMIT_PIDS, LIMIT_DISK, LIMIT_COUNT };
+
+struct service {
+	struct source source;
+	struct machine *machine;
+	uint16_t port;
+	bool paused;
+	char target[SERVICE_TARGET_BYTES];
+};
+
+/* Requests that wait for a machine's end. */
+struct waiter {
+	uint32_t ref;
+	struct waiter *next;
+};
+
+struct machine {
+	struct source source; /* the pidfd of its init */
+	char id[ID_BYTES];
+	struct machine *next_in_bucket;
+	enum machine_state state;
+	enum end_reason reason;
+	bool userns;
+	bool frozen;
+	bool public_network;
+	pid_t pid;
+	int slot; /* range of ids; -1: none */
+	int userns_fd;
+	int lifeline;
+	int scratch; /* descriptor of the scratch file system's root */
+	uint64_t disk_bytes;
+	uint64_t memory_bytes;
+	uint64_t pids;
+	uint64_t expires_ms;
+	uint64_t ttl_ms;
+	uint64_t limits[LIMIT_COUNT];
+	bool disk_full;
+	struct waiter *waiters;
+	/* memory watch */
+	struct source pressure;
+	bool memory_hot;
+	uint64_t memory_next_ms;
+	struct machine *next_hot;
+	/* services */
+	struct service *services;
+	int service_count;
+	int connections;
+	struct helper slirp;
+	int slirp_exit; /* closing it ends slirp4netns */
+	struct source slirp_up; /* readable when the network is up */
+	bool create_pending; /* creation is answered then */
+	uint32_t create_ref;
+	uint32_t seal_ref;
+	/* a sealed workspace */
+	struct helper tree;
+	bool released; /* goes when its last user does */
+	int users; /* machines that have this workspace as a layer */
+	struct machine *base;
+	char **lowers;
+	int lower_count;
+};
+
+enum cgroup_mode { CGROUPS_NONE, CGROUPS_V1, CGROUPS_V2 };
+
+struct spawner {
+	struct config config;
+	uint64_t epoch;
+	int lock;
+	int epoll;
+	int nursery; /* mount namespace that machines copy */
+	bool privileged; /* root of the host's (or this container's) first user namespace */
+	bool multiple_ids; /* more than one id is mapped: users other than root exist inside */
+	bool userns_works;
+	bool memory_enforced, pids_enforced, cpu_enforced, freezer, groups_kill;
+	enum cgroup_mode cgroups;
+	char userns_reason[256], users_reason[256]; /* why not, where it is so */
+	bool stopping;
+	uint64_t stop_at_ms;
+	bool lease_added;
+	int machine_count; /* running or ending */
+	char hash[16]; /* of the data directory, for names outside it */
+	uint64_t open_files;
+};
+
+extern struct spawner S;
+
+/* spawn.c */
+uint64_t now_ms(void);
+uint64_t now_us(void);
+void logf_(const char *format, ...) __attribute__((format(printf, 1, 2)));
+int watch(struct source *source, uint32_t events);
+int rewatch(struct source *source, uint32_t events);
+void unwatch(struct source *source);
+/* Frees memory once no event of the current batch can point into it. */
+void free_later(void *memory);
+/* Moves a descriptor out of the range that creations copy. Takes over `fd`; -1 with errno on failure. */
+int keep_fd(int fd);
+void close_fd(int *fd);
+/* Asks for a wake-up of the loop at the latest then. */
+void wake_at(uint64_t at_ms);
+/* Ends every machine after that time, and then the spawner. */
+void spawner_stop(uint64_t grace_ms);
+
+/* A failure on its way to the controller. */
+struct failure {
+	char code[32];
+	char message[512];
+};
+int fail_errno(struct failure *failure, int error, const char *format, ...) __attribute__((format(printf, 3, 4)));
+int fail_code(struct failure *failure, const char *code, const char *format, ...) __attribute__((format(printf, 3, 4)));
+const char *errno_name(int error);
+
+/* spawn-table.c */
+struct machine *machine_find(const char *id);
+void machine_add(struct machine *machine);
+void machine_remove(struct machine *machine);
+void machines_each(void (*visit)(struct machine *machine, void *context), void *context);
+bool id_valid(const char *id);
+
+/* spawn-protocol.c */
+void protocol_start(void);
+void send_ok(uint32_t ref);
+void send_error(uint32_t ref, const char *code, const char *message);
+void send_created(const struct machine *machine, uint32_t ref);
+void send_sealed(const struct machine *machine);
+void send_ended(const struct machine *machine);
+void send_busy(pid_t holder);
+void send_hello(void);
+void protocol_flush(void);
+
+
+/* spawn-make.c */
+struct create_request {
+	char id[ID_BYTES];
+	uint64_t profile;
+	char *layers[PLAN_LAYERS];
+	int layer_count;
+	struct {
+		char *target;
+		char *layers[PLAN_LAYERS];
+		int layer_count;
+	} parts[PLAN_PARTS];
+	int part_count;
+	char workspace[ID_BYTES];
+	uint64_t cpu_milli, memory_bytes, disk_bytes, pids, network, ttl_ms;
+	struct {
+		uint16_t port;
+		char target[SERVICE_TARGET_BYTES];
+	} services[PLAN_SERVICES];
+	int service_count;
+	char hostname[65];
+};
+struct machine *make_machine(const struct create_request *request, struct failure *failure);
+
+/* spawn-end.c */
+void machine_end(struct machine *machine, enum end_reason reason);
+void machine_wait(struct machine *machine, uint32_t ref);
+void machine_exited(struct source *source, uint32_t events);
+void leases_check(uint64_t now);
+void machine_dispose(struct machine *machine);
+
+/* spawn-nursery.c */
+int nursery_make(struct failure *failure);
+
+/* spawn-userns.c */
+int userns_enter(struct failure *failure);
+void userns_probe(void);
+int userns_slot_take(int *slot, int *fd, struct failure *failure);
+void userns_slot_return(int slot, int fd);
+void userns_refill(void);
+
+/* spawn-scratch.c */
+int scratch_make(struct machine *machine, const struct create_request *request, struct failure *failure);
+void scratch_remove(struct machine *machine);
+int clone_mount(int dir, const char *path, int userns, struct failure *failure);
+uint64_t scratch_used(const struct machine *machine);
+void scratch_check_full(struct machine *machine);
+
+/* spawn-cgroup.c */
+void cgroups_start(void);
+int cgroup_make(struct machine *machine, const struct create_request *request, int procs[PLAN_CGROUPS], int *count, struct failure *failure);
+bool cgroup_kill(const struct machine *machine);
+int cgroup_freeze(struct machine *machine, bool frozen, struct failure *failure);
+/* False while something is left. */
+bool cgroup_remove(const char *id);
+void cgroup_sweep(void);
+void cgroup_stop(void);
+int cgroup_each_process(const char *id, int (*visit)(pid_t pid, void *context), void *context);
+
+struct usage {
+	bool memory_known, pids_known, cpu_known, peak_known;
+	uint64_t memory_bytes, peak_bytes, pids, cpu_us;
+	uint64_t process_bytes; /* what processes hold, files on the scratch not counted */
+	uint64_t total_bytes;
+	uint64_t oom_kills, pids_hits;
+};
+void cgroup_usage(const struct machine *machine, struct usage *usage, bool memory_only);
+int cgroup_watch_memory(struct machine *machine);
+
+/* spawn-memory.c */
+void memory_watch_start(struct machine *machine);
+void memory_watch_stop(struct machine *machine);
+void memory_check(uint64_t now);
+
+/* spawn-forward.c */
+int forward_start(struct machine *machine, const struct create_request *request, const int *listeners);
+void forward_stop(struct machine *machine);
+
+/* spawn-helper.c; `fds` are pairs of ours and the helper's number */
+int helper_start(struct helper *helper, const char *path, char *const argv[], const int fds[][2], int fd_count);
+void helper_stop(struct helper *helper);
+
+/* spawn-slirp.c */
+bool slirp_present(void);
+int slirp_resolv(struct failure *failure);
+int slirp_start(struct machine *machine, struct failure *failure);
+void slirp_stop(struct machine *machine);
+
+/* spawn-workspace.c */
+int workspace_open(struct machine *machine, struct failure *failure);
+void workspace_release(struct machine *machine);
+void workspace_sealed(struct machine *machine);
+void workspace_close_tree(struct machine *machine);
+
+/* spawn-sweep.c */
+void sweep(void);
+void record_write(const struct machine *machine);
+void remove_run_directory(const char *id);
+
+#endif

@@ -1,0 +1,28 @@
+/* A PID 1 for tests of the spawner alone: each connection to fd 3 becomes a shell's input and output; end of file on fd 4 ends the machine. */
+#include <poll.h>
+#include <signal.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+int main(void)
+{
+	signal(SIGCHLD, SIG_DFL);
+	for (;;) {
+		struct pollfd fds[2] = {{.fd = 3, .events = POLLIN}, {.fd = 4, .events = POLLIN}};
+		poll(fds, 2, 100);
+		while (waitpid(-1, NULL, WNOHANG) > 0) {
+		}
+		if (fds[1].revents) return 0;
+		if (!fds[0].revents) continue;
+		int fd = accept(3, NULL, NULL);
+		if (fd < 0) continue;
+		if (fork() == 0) {
+			dup2(fd, 0), dup2(fd, 1), dup2(fd, 2);
+			for (int i = 3; i < 16; i++) close(i);
+			execl("/bin/busybox", "sh", NULL);
+			_exit(127);
+		}
+		close(fd);
+	}
+}
