@@ -1,0 +1,3 @@
+# chown without -h changes what the link points at.
+reference
+chown 0:3000 /etc/shadow
