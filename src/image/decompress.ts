@@ -1,0 +1,89 @@
+/** Compressed streams by their magic bytes: gzip and zstd; anything else passes as it is. */
+import { pipeline, Readable, Transform, type TransformCallback } from "node:stream";
+import * as zlib from "node:zlib";
+import { Decompress } from "fzstd";
+import { MwError } from "../core/errors.ts";
+
+/** `name` is for messages. The result must be read to its end: a truncated or damaged stream is an error there. */
+export async function decompressed(source: Readable, name: string): Promise<Readable> {
+  const head = await peek(source, 6);
+  if (head[0] === 0x1f && head[1] === 0x8b) return joined(source, zlib.createGunzip(), name);
+  if (head.readUInt32LE(0) === 0xfd2fb528) return joined(source, zstd(), name);
+  if (head.subarray(0, 6).equals(Buffer.from("\xfd7zXZ\0", "latin1"))) throw unsupported(name, "xz");
+  if (head.toString("latin1", 0, 3) === "BZh") throw unsupported(name, "bzip2");
+  return source;
+}
+
+function unsupported(name: string, format: string): MwError {
+  return new MwError("invalid_image", `${name} is compressed with ${format}`, { fix: "compress it with gzip or zstd, or leave it uncompressed" });
+}
+
+/** The first bytes (zeros where the stream is shorter), put back for the next reader. */
+async function peek(source: Readable, count: number): Promise<Buffer> {
+  const parts: Buffer[] = [];
+  let have = 0;
+  while (have < count) {
+    const part = await nextChunk(source);
+    if (part === null) break;
+    parts.push(part);
+    have += part.length;
+  }
+  const head = Buffer.concat(parts);
+  if (head.length > 0) source.unshift(head);
+  return Buffer.concat([head.subarray(0, count), Buffer.alloc(Math.max(0, count - head.length))]);
+}
+
+function nextChunk(source: Readable): Promise<Buffer | null> {
+  return new Promise((resolve, reject) => {
+    const done = (settle: () => void): void => {
+      source.off("readable", onReadable).off("end", onEnd).off("error", onError).off("close", onEnd);
+      settle();
+    };
+    const onReadable = (): void => {
+      const chunk = source.read() as Buffer | null;
+      if (chunk !== null) done(() => resolve(chunk));
+    };
+    const onEnd = (): void => done(() => resolve(null));
+    const onError = (error: Error): void => done(() => reject(error));
+    source.on("readable", onReadable).on("end", onEnd).on("error", onError).on("close", onEnd);
+    onReadable();
+  });
+}
+
+function joined(source: Readable, decoder: Transform, name: string): Readable {
+  // A failure of the source or the decoder reaches the reader as the error of this stream.
+  const out = new Transform({ transform: (chunk: Buffer, _encoding, done) => done(null, chunk) });
+  pipeline(source, decoder, (error) => {
+    if (error) out.destroy(error instanceof MwError ? error : new MwError("invalid_image", `${name} is damaged: ${error.message}`, { fix: "make or fetch it again", cause: error }));
+  });
+  decoder.pipe(out);
+  return out;
+}
+
+function zstd(): Transform {
+  const create = (zlib as { createZstdDecompress?: () => Transform }).createZstdDecompress;
+  return create === undefined ? new ZstdFallback() : create();
+}
+
+/** For Node versions without zstd of their own. */
+class ZstdFallback extends Transform {
+  readonly #decoder = new Decompress((chunk) => void this.push(Buffer.from(chunk.buffer, chunk.byteOffset, chunk.byteLength)));
+
+  override _transform(chunk: Buffer, _encoding: BufferEncoding, done: TransformCallback): void {
+    this.#decode(chunk, false, done);
+  }
+
+  override _flush(done: TransformCallback): void {
+    this.#decode(Buffer.alloc(0), true, done);
+  }
+
+  #decode(chunk: Buffer, last: boolean, done: TransformCallback): void {
+    try {
+      // The decoder keeps what it was given until a block is whole.
+      this.#decoder.push(new Uint8Array(chunk), last);
+      done();
+    } catch (error) {
+      done(error instanceof Error ? error : new Error(String(error)));
+    }
+  }
+}

@@ -1,0 +1,62 @@
+/** Where images come from. Each kind of reference has one source, which knows its lasting name, whether it changed since, and how to load it. */
+import type { Runtime } from "../core/runtime.ts";
+import { MwError } from "../core/errors.ts";
+import { hostSource } from "./host.ts";
+import type { ImageConfig, ImageProgress } from "./image.ts";
+import type { LayerRecord, LayerStore } from "./layers.ts";
+import type { ParsedReference } from "./reference.ts";
+import { directorySource, tarSource } from "./root-sources.ts";
+
+export interface SourceContext {
+  /** As the user wrote it. */
+  readonly reference: string;
+  /** The data directory. */
+  readonly home: string;
+  readonly env: Readonly<Record<string, string | undefined>>;
+  readonly layers: LayerStore;
+  readonly runtime: Runtime;
+}
+
+export interface LoadOptions {
+  readonly progress: ImageProgress;
+  readonly signal: AbortSignal;
+}
+
+export interface LoadedImage {
+  /** Bottom first. */
+  readonly layers: readonly LayerRecord[];
+  readonly config: ImageConfig;
+  readonly hostParts?: readonly string[];
+  /** Makes the image's digest from that of its content; absent: the content's is the image's. */
+  readonly digest?: (content: string) => string;
+}
+
+export interface Source {
+  /** The name under which the image is remembered; the same for every way to write the reference. */
+  readonly name: string;
+  /** For people. */
+  readonly label: string;
+  /** Equal to the recorded one as long as the image need not be made again; null: it never changes. */
+  fingerprint(): Promise<string | null>;
+  load(options: LoadOptions): Promise<LoadedImage>;
+}
+
+/** Without a context only the name is of use. */
+export function sourceOf(reference: Exclude<ParsedReference, { kind: "digest" }>, context: SourceContext | null): Source {
+  switch (reference.kind) {
+    case "host":
+      return hostSource(context);
+    case "dir":
+      return directorySource(reference.path, context);
+    case "tar":
+      return tarSource(reference.path, context);
+    default:
+      throw new MwError("unsupported", `images of kind ${reference.kind}`);
+  }
+}
+
+/** The context of a source that is about to work. */
+export function needed(context: SourceContext | null): SourceContext {
+  if (context === null) throw new MwError("internal", "an image source without a context was used");
+  return context;
+}
