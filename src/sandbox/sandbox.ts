@@ -15,8 +15,9 @@ export interface RootFilesystem {
   /** Overlay lower directories, topmost first, absolute host paths. Files in them carry the owners that the sandbox is to see. */
   readonly layers: readonly string[];
   /**
-   * Second-level mounts for roots that cannot be one overlay (the host's root as an ordinary user): each directory `target` (absolute, in the sandbox)
-   * is an overlay of its own whose upper directory is the same path below the root's upper. Usually empty.
+   * Second-level mounts for roots that cannot be one overlay (the image `host`: overlayfs refuses `/` as a layer beside layers that lie on it): each directory
+   * `target` (absolute, in the sandbox) is an overlay of its own whose upper directory is the same path below the root's upper. Its layers are topmost first and
+   * complete for the image itself; the same paths of `SandboxSpec.layers` (and of a workspace) go above them where they are directories. Usually empty.
    */
   readonly parts: readonly { readonly target: string; readonly layers: readonly string[] }[];
   /** Defaults from the image's configuration. */
