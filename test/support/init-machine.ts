@@ -43,11 +43,11 @@ function launcher(): string {
   return program;
 }
 
-export async function startInitMachine(flags: readonly string[] = []): Promise<InitMachine> {
+export async function startInitMachine(flags: readonly string[] = [], { etc }: { readonly etc?: string } = {}): Promise<InitMachine> {
   execFileSync(process.execPath, [join(ROOT, "scripts/build.mjs"), "--native"]);
   const directory = mkdtempSync(join(tmpdir(), "mw-init-"));
   const socket = join(directory, "init.sock");
-  const child = spawn(launcher(), [socket, join(NATIVE, "init"), ...flags], { stdio: ["pipe", "pipe", "inherit"] });
+  const child = spawn(launcher(), [socket, join(NATIVE, "init"), ...flags], { stdio: ["pipe", "pipe", "inherit"], env: etc === undefined ? {} : { MW_TEST_ETC: etc } });
   const ended = new Promise<number | null>((resolve) => child.once("exit", resolve));
   await new Promise((resolve) => child.stdout?.once("data", resolve));
   const connection = await InitConnection.connect(socket);

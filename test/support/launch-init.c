@@ -3,7 +3,7 @@
  *
  *   launch-init SOCKET INIT [FLAG...]
  *
- * The lifeline is this program's stdin. Prints "ready" once the socket listens; exits with init's exit code.
+ * MW_TEST_ETC names a directory to lie over /etc. The lifeline is this program's stdin. Prints "ready" once the socket listens; exits with init's exit code.
  */
 #define _GNU_SOURCE
 #include <err.h>
@@ -12,6 +12,7 @@
 #include <sched.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mount.h>
 #include <sys/prctl.h>
@@ -39,6 +40,8 @@ int main(int argc, char **argv) {
         prctl(PR_CAPBSET_DROP, CAP_SYS_RESOURCE);
         prctl(PR_CAPBSET_DROP, CAP_SYS_ADMIN);
         prctl(PR_CAPBSET_DROP, CAP_SYS_BOOT);
+        const char *etc = getenv("MW_TEST_ETC");
+        if (etc && mount(etc, "/etc", NULL, MS_BIND, NULL)) err(1, "mount %s over /etc", etc);
         int lifeline = dup(0);
         int copy = fcntl(listener, F_DUPFD, 10), line = fcntl(lifeline, F_DUPFD, 10);
         dup2(copy, 3);
