@@ -1,0 +1,436 @@
+/** Real machines, made by the real spawner. They need root; the ordinary user's are in spawner-user.test.ts. */
+import { spawnSync } from "node:child_process";
+import { existsSync, mkdtempSync, readdirSync, readFileSync, readlinkSync, rmSync } from "node:fs";
+import { createServer, type Server } from "node:net";
+import { tmpdir } from "node:os";
+import { basename, join } from "node:path";
+import { setTimeout as sleep } from "node:timers/promises";
+import { afterAll, afterEach, beforeAll, describe, expect, test } from "vitest";
+import { type BareMachine, makeBareMachine, PROGRAMS, shell } from "../../../../test/support/native/bare-machine.ts";
+import { Spawner, type SpawnerOptions } from "./spawner.ts";
+import type { MachineEnded } from "./spawner-protocol.ts";
+
+let bare: BareMachine;
+let base: string;
+let options: SpawnerOptions;
+let spawner: Spawner | null = null;
+
+const MiB = 1024 * 1024;
+const create = (extra: Partial<Parameters<Spawner["create"]>[0]> & { id: string }) => get().create({ layers: [bare.root], ...extra });
+const sh = (id: string, script: string): Promise<string> => shell(get().initSocket(id), script);
+
+function get(): Spawner {
+  if (!spawner) throw new Error("no spawner");
+  return spawner;
+}
+
+beforeAll(async () => {
+  bare = makeBareMachine();
+});
+
+afterAll(() => rmSync(join(bare.root, ".."), { recursive: true, force: true }));
+
+async function start(extra: Partial<SpawnerOptions> = {}): Promise<Spawner> {
+  base ??= mkdtempSync(join(tmpdir(), "mw-spawner-"));
+  options = {
+    program: PROGRAMS.spawn,
+    init: bare.init,
+    dataDirectory: join(base, "data"),
+    runDirectory: `/run/manyworlds/${basename(base).slice(-6).toLowerCase().replaceAll(/[^a-z0-9]/g, "x")}`,
+    log: () => undefined,
+    ...extra,
+  };
+  spawner = await Spawner.start(options);
+  return spawner;
+}
+
+afterEach(async () => {
+  await spawner?.close();
+  spawner = null;
+});
+
+/** Everything that could be left: processes, control groups, files, mounts. */
+function traces(): { processes: string[]; groups: string[]; files: string[]; mounts: string[] } {
+  const name = basename(options.runDirectory);
+  const processes = readdirSync("/proc").filter((pid) => /^\d+$/.test(pid) && ownGroup(pid).includes(`manyworlds-${name}`));
+  const roots = ["/sys/fs/cgroup", "/sys/fs/cgroup/memory", "/sys/fs/cgroup/pids", "/sys/fs/cgroup/cpu", "/sys/fs/cgroup/unified"];
+  const groups = roots.map((root) => join(root, `manyworlds-${name}`)).filter((path) => existsSync(path));
+  const inner = groups.flatMap((group) => readdirSync(group, { withFileTypes: true }).filter((entry) => entry.isDirectory()).map((entry) => join(group, entry.name)));
+  const files = existsSync(options.runDirectory) ? readdirSync(options.runDirectory) : [];
+  const mounts = readFileSync("/proc/self/mountinfo", "utf8").split("\n").filter((line) => line.includes("manyworlds"));
+  return { processes, groups: inner, files, mounts };
+}
+
+const NOTHING = { processes: [], groups: [], files: [], mounts: [] };
+
+function ownGroup(pid: string): string {
+  try {
+    return readFileSync(`/proc/${pid}/cgroup`, "utf8");
+  } catch {
+    return "";
+  }
+}
+
+async function until(condition: () => boolean | Promise<boolean>, what: string, timeoutMs = 10_000): Promise<void> {
+  const deadline = performance.now() + timeoutMs;
+  while (!(await condition())) {
+    if (performance.now() > deadline) throw new Error(`Timed out waiting until ${what}`);
+    await sleep(10);
+  }
+}
+
+function nextEnd(id: string): Promise<MachineEnded> {
+  return new Promise((resolve) => {
+    const stop = get().onEnded((ended) => {
+      if (ended.id !== id) return;
+      stop();
+      resolve(ended);
+    });
+  });
+}
+
+function alive(pid: number): boolean {
+  try {
+    return readlinkSync(`/proc/${pid}/exe`) !== "";
+  } catch {
+    return false;
+  }
+}
+
+describe("a machine", () => {
+  beforeAll(() => expect(process.getuid?.(), "these tests need root").toBe(0));
+
+  test("is root over its own ids, files and processes, and over nothing else", async () => {
+    await start();
+    const created = await create({ id: "a", hostname: "box" });
+    expect(created.uidBase).toBeGreaterThanOrEqual(1_000_000_000);
+    const script = [
+      "id -u; hostname; cat /proc/self/uid_map",
+      "ls /proc | grep -c '^[0-9]'",
+      "touch /f && chown 7:8 /f && stat -c '%u:%g' /f",
+      "mount -t tmpfs x /tmp && echo MOUNTED; umount /dev && echo UNMOUNTED; mknod /n b 8 0 && echo MADE",
+      "echo 1 > /proc/sys/kernel/panic && echo WROTE; hostname evil && echo RENAMED; echo x > /dev/.mw/init && echo WROTE",
+      "cat /proc/self/status | head -60",
+      "cat /proc/self/cgroup",
+    ].join("; ");
+    const output = await sh("a", script);
+    expect(output).toContain(`0\nbox\n         0 ${created.uidBase}      65536\n`);
+    expect(output).toContain("7:8");
+    expect(output).not.toMatch(/MOUNTED|UNMOUNTED|MADE|WROTE|RENAMED/);
+    expect(output).toMatch(/CapBnd:\s+00000000a80425fb/);
+    expect(output).toMatch(/NoNewPrivs:\s+1/);
+    expect(output).not.toContain("manyworlds");
+    await get().kill("a");
+    expect(traces()).toEqual(NOTHING);
+  });
+
+  test("has neighbours that it cannot see, with ids of their own", async () => {
+    await start();
+    const [one, two] = await Promise.all([create({ id: "a" }), create({ id: "b" })]);
+    expect(Math.abs(one.uidBase - two.uidBase)).toBeGreaterThanOrEqual(65536);
+    await sh("a", "echo secret > /secret; echo secret > /dev/shm/secret; echo secret > /tmp/secret");
+    expect(await sh("b", "ls / /tmp /dev/shm")).not.toContain("secret");
+    expect(readdirSync(bare.root)).not.toContain("secret");
+  });
+
+  test("listens on low ports and pings itself", async () => {
+    await start();
+    await create({ id: "a" });
+    expect(await sh("a", "echo hello | nc -l -p 80 -s 127.0.0.1 & sleep 0.2; nc 127.0.0.1 80 </dev/null; ip addr show lo; ip link | grep -c :")).toContain("hello");
+  });
+
+  test("in the namespaces profile has no user namespace, and /proc is closed", async () => {
+    await start();
+    const created = await create({ id: "a", profile: "namespaces" });
+    expect(created.uidBase).toBe(0);
+    const output = await sh("a", "cat /proc/self/uid_map; echo 1 > /proc/sys/kernel/panic && echo WROTE; head -c 1 /proc/kcore | wc -c; touch /f && echo TOUCHED; head -c 1 /proc/keys | wc -c");
+    expect(output).toContain("4294967295");
+    expect(output).toContain("TOUCHED");
+    expect(output).not.toContain("WROTE");
+    expect(output.match(/^0$/gm)).toHaveLength(2);
+  });
+
+  test("refuses what does not make sense, and leaves nothing of it", async () => {
+    await start();
+    await expect(create({ id: "../x" })).rejects.toMatchObject({ code: "invalid_input" });
+    await expect(create({ id: "" })).rejects.toMatchObject({ code: "invalid_input" });
+    await expect(create({ id: "a", layers: [] })).rejects.toMatchObject({ code: "invalid_input" });
+    await expect(create({ id: "a", layers: ["/nowhere/at/all"] })).rejects.toMatchObject({ code: "not_found", message: expect.stringContaining("/nowhere/at/all") });
+    await expect(create({ id: "a", workspace: "none" })).rejects.toMatchObject({ code: "not_found" });
+    await expect(create({ id: "a", parts: [{ target: "/usr/../etc", layers: ["/usr"] }] })).rejects.toMatchObject({ code: "invalid_input" });
+    await expect(create({ id: "a", services: [{ port: 80, target: "relative" }] })).rejects.toMatchObject({ code: "invalid_input" });
+    await create({ id: "a" });
+    await expect(create({ id: "a" })).rejects.toMatchObject({ code: "conflict" });
+    await expect(get().metrics("b")).rejects.toMatchObject({ code: "sandbox_gone" });
+    await get().kill("a");
+    await get().kill("a");
+    expect(traces()).toEqual(NOTHING);
+  });
+});
+
+describe("limits", () => {
+  test("disk: a full scratch is ENOSPC, counted, and not the host's", async () => {
+    await start();
+    await create({ id: "a", diskBytes: 8 * MiB });
+    expect(await sh("a", "dd if=/dev/zero of=/big bs=1M count=64")).toContain("No space left");
+    const metrics = await get().metrics("a");
+    expect(metrics.limits.disk_full).toBe(1);
+    expect(metrics.diskBytes).toBeGreaterThan(7 * MiB);
+    expect(metrics.diskBytes).toBeLessThanOrEqual(8 * MiB);
+  });
+
+  test("memory: files do not count, processes do", async () => {
+    await start();
+    await create({ id: "a", memoryBytes: 32 * MiB, diskBytes: 128 * MiB });
+    expect(await sh("a", "dd if=/dev/zero of=/big bs=1M count=100 && echo WRITTEN")).toContain("WRITTEN");
+    await sleep(200);
+    expect((await get().metrics("a")).limits.oom_killed).toBe(0);
+    // A shell variable grows in the shell's own memory.
+    expect(await sh("a", "tail -c 100000000 /dev/zero; echo status $?")).toContain("status 137");
+    expect((await get().metrics("a")).limits.oom_killed).toBeGreaterThan(0);
+    expect(await sh("a", "echo ALIVE")).toContain("ALIVE");
+  });
+
+  test("processes: a fork bomb is held and counted", async () => {
+    await start();
+    await create({ id: "a", pids: 20 });
+    const output = await sh("a", "for i in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 25; do sleep 5 & done; echo done");
+    expect(output).toMatch(/can't fork|Resource temporarily/i);
+    const ended = nextEnd("a");
+    await get().kill("a");
+    expect((await ended).limits.pids).toBeGreaterThan(0);
+    expect(traces()).toEqual(NOTHING);
+  });
+
+  test("cpu: a quota holds", async () => {
+    await start();
+    await create({ id: "a", cpus: 0.2 });
+    void sh("a", "while true; do :; done").catch(() => undefined);
+    await sleep(1500);
+    const used = (await get().metrics("a")).cpuMs;
+    expect(used).toBeGreaterThan(50);
+    expect(used).toBeLessThan(500);
+  });
+});
+
+describe("the end of a machine", () => {
+  test("a frozen machine stands still, thaws, and can be killed frozen", async () => {
+    await start();
+    await create({ id: "a" });
+    void sh("a", "while true; do echo x >> /ticks; sleep 0.01; done").catch(() => undefined);
+    const ticks = async (): Promise<number> => Number((await get().metrics("a")).cpuMs);
+    await until(async () => (await ticks()) > 0, "it ticks");
+    await get().freeze("a");
+    const before = await ticks();
+    await sleep(150);
+    expect(await ticks()).toBe(before);
+    await get().thaw("a");
+    await until(async () => (await ticks()) > before, "it ticks again");
+    await get().freeze("a");
+    await get().kill("a");
+    expect(traces()).toEqual(NOTHING);
+  });
+
+  test("a lease that is not renewed ends it; a renewed one does not", async () => {
+    await start();
+    await create({ id: "short", ttlMs: 150 });
+    await create({ id: "long", ttlMs: 150 });
+    expect(await get().renew(["long", "nobody"], 60_000)).toEqual(["nobody"]);
+    const ended = await nextEnd("short");
+    expect(ended.reason).toBe("expired");
+    await sleep(100);
+    expect((await get().list()).running).toEqual(["long"]);
+  });
+
+  test("an init that ends is reported as died", async () => {
+    await start();
+    const { pid } = await create({ id: "a" });
+    const ended = nextEnd("a");
+    process.kill(pid, "SIGKILL");
+    expect((await ended).reason).toBe("died");
+    expect(traces()).toEqual(NOTHING);
+  });
+
+  test("200 machines leave nothing, neither in the spawner", async () => {
+    await start();
+    const open = (): number => readdirSync(`/proc/${get().hello.pid}/fd`).length;
+    await create({ id: "warm" });
+    await get().kill("warm");
+    await sleep(50);
+    const before = open();
+    const mounts = readFileSync(`/proc/${get().hello.pid}/mountinfo`, "utf8");
+    for (let i = 0; i < 200; i++) {
+      await create({ id: `m${i}`, memoryBytes: 64 * MiB, services: [{ port: 8080, target: "/tmp/none" }] });
+      await get().kill(`m${i}`);
+    }
+    await sleep(50);
+    expect(open()).toBe(before);
+    expect(readFileSync(`/proc/${get().hello.pid}/mountinfo`, "utf8")).toBe(mounts);
+    expect(traces()).toEqual(NOTHING);
+  }, 60_000);
+});
+
+describe("sealed workspaces", () => {
+  test("hold the files and start the next machine, under other ids", async () => {
+    await start();
+    const first = await create({ id: "a" });
+    await sh("a", "mkdir /work; echo one > /work/f; chown 7:8 /work/f; rm /etc -r; ls -ln /work");
+    expect((await get().seal("a")).bytes).toBeGreaterThan(0);
+    expect(traces().processes).toEqual([]);
+    expect((await get().list()).sealed).toEqual(["a"]);
+    const second = await create({ id: "b", workspace: "a" });
+    expect(second.uidBase).not.toBe(first.uidBase);
+    expect(await sh("b", "cat /work/f; stat -c '%u:%g' /work/f; ls /; echo two > /work/f; cat /work/f")).toMatch(/one\n7:8\n[^]*two/);
+    const third = create({ id: "c", workspace: "a" });
+    await third;
+    expect(await sh("c", "cat /work/f")).toBe("one\n");
+    await get().releaseWorkspace("a");
+    await expect(get().releaseWorkspace("a")).rejects.toMatchObject({ code: "sandbox_gone" });
+    expect(await sh("b", "cat /work/f")).toBe("two\n");
+    await get().seal("b");
+    await create({ id: "d", workspace: "b" });
+    expect(await sh("d", "cat /work/f")).toBe("two\n");
+    for (const id of ["c", "d"]) await get().kill(id);
+    await get().releaseWorkspace("b");
+    expect(traces()).toEqual(NOTHING);
+  });
+});
+
+describe("services", () => {
+  const servers: Server[] = [];
+  afterEach(() => {
+    for (const server of servers.splice(0)) server.close();
+  });
+
+  function target(name: string, onConnection: Parameters<typeof createServer>[1]): Promise<string> {
+    const path = join(base, name);
+    return new Promise((resolve) => {
+      const server = createServer({ allowHalfOpen: true }, onConnection);
+      servers.push(server);
+      server.listen(path, () => resolve(path));
+    });
+  }
+
+  test("carry bytes both ways, name the machine, and keep half-closed directions open", async () => {
+    await start();
+    const seen: string[] = [];
+    const path = await target("echo.sock", (socket) => {
+      let text = "";
+      socket.setEncoding("utf8");
+      socket.on("data", (chunk: string) => {
+        text += chunk;
+      });
+      socket.on("error", () => undefined);
+      socket.on("end", () => {
+        seen.push(text.slice(0, text.indexOf("\n")));
+        socket.end(`got ${text.length - text.indexOf("\n") - 1}\n`);
+      });
+    });
+    await create({ id: "a", services: [{ port: 8080, target: path }, { port: 81, target: path }] });
+    expect(await sh("a", "head -c 3000000 /dev/zero | nc 127.0.0.1 8080; echo x | nc 127.0.0.1 81")).toBe("got 3000000\ngot 2\n");
+    expect(seen).toEqual(["MW1 a 8080", "MW1 a 81"]);
+  });
+
+  test("a slow reader inside holds the sender back, and a machine's end closes its connections", async () => {
+    await start();
+    let sent = 0;
+    let closed = false;
+    const path = await target("flood.sock", (socket) => {
+      const chunk = Buffer.alloc(65536, 120);
+      const pump = (): void => {
+        while (!closed && socket.write(chunk)) sent += chunk.length;
+      };
+      socket.on("drain", pump);
+      socket.on("error", () => undefined);
+      socket.on("close", () => {
+        closed = true;
+      });
+      socket.resume();
+      pump();
+    });
+    await create({ id: "a", services: [{ port: 8080, target: path }] });
+    void sh("a", "nc 127.0.0.1 8080 | sleep 100").catch(() => undefined);
+    await until(() => sent > 0, "bytes flow");
+    await sleep(300);
+    const before = sent;
+    await sleep(200);
+    expect(sent).toBe(before);
+    expect(sent).toBeLessThan(32 * MiB);
+    await get().kill("a");
+    await until(() => closed, "the connection is closed");
+    expect(traces()).toEqual(NOTHING);
+  });
+
+  test("a target that is not there is a reset, not a hang", async () => {
+    await start();
+    await create({ id: "a", services: [{ port: 8080, target: "/tmp/nobody-listens-here" }] });
+    expect(await sh("a", "echo x | nc 127.0.0.1 8080; echo over")).toContain("over");
+  });
+});
+
+describe("deaths", () => {
+  test("the controller's end of file ends every machine and the spawner", async () => {
+    await start();
+    const pids = await Promise.all(["a", "b", "c"].map(async (id) => (await create({ id })).pid));
+    await get().seal("c");
+    await get().close();
+    expect(pids.filter(alive)).toEqual([]);
+    expect(traces()).toEqual(NOTHING);
+    expect(existsSync(options.runDirectory)).toBe(false);
+  });
+
+  test("kill -9 of the spawner ends the machines; the next one sweeps and counts on", async () => {
+    await start();
+    const pids = await Promise.all(["a", "b"].map(async (id) => (await create({ id })).pid));
+    await create({ id: "w" });
+    await get().seal("w");
+    const { epoch, pid } = get().hello;
+    process.kill(pid, "SIGKILL");
+    await get().exited;
+    await expect(create({ id: "d" })).rejects.toMatchObject({ code: "sandbox_failed" });
+    await until(() => pids.filter(alive).length === 0, "the machines are dead");
+    await start();
+    expect(get().hello.epoch).toBe(epoch + 1);
+    expect(traces()).toEqual(NOTHING);
+    await create({ id: "a" });
+    expect(await sh("a", "echo ok")).toBe("ok\n");
+  });
+
+  test("machines that survive their spawner are swept", async () => {
+    await start();
+    const { pid } = await create({ id: "a" });
+    // A stopped init cannot see the end of its lifeline.
+    process.kill(pid, "SIGSTOP");
+    process.kill(get().hello.pid, "SIGKILL");
+    await get().exited;
+    expect(alive(pid)).toBe(true);
+    await start();
+    expect(alive(pid)).toBe(false);
+    expect(traces()).toEqual(NOTHING);
+  });
+
+  test("SIGTERM ends it in order", async () => {
+    await start();
+    await create({ id: "a" });
+    process.kill(get().hello.pid, "SIGTERM");
+    await get().exited;
+    expect(traces()).toEqual(NOTHING);
+  });
+
+  test("a second spawner of the same data directory is told who is there", async () => {
+    await start();
+    const { pid } = get().hello;
+    await expect(Spawner.start(options)).rejects.toMatchObject({ code: "busy", facts: { pid } });
+    await create({ id: "a" });
+  });
+
+  test("garbage on its socket ends the connection and nothing worse", async () => {
+    await start();
+    for (const garbage of ["ffffffff0102", "0500000001000000000000", "0b0000000101000000010000000000", "00000000", "0500000063010000"]) {
+      const script = "import os,socket,subprocess,sys\na,b=socket.socketpair()\nos.dup2(b.fileno(),3)\np=subprocess.Popen(sys.argv[2:],pass_fds=[3])\nb.close()\nos.close(3)\na.recv(65536)\na.send(bytes.fromhex(sys.argv[1]))\na.shutdown(1)\nsys.exit(p.wait(10))";
+      const result = spawnSync("python3", ["-c", script, garbage, PROGRAMS.spawn, "--data", join(base, "other"), "--run", "/run/manyworlds/garbage", "--init", bare.init], { encoding: "utf8", timeout: 20_000 });
+      expect(result.stderr).not.toContain("Traceback");
+      expect(result.status).toBe(0);
+    }
+  });
+});
