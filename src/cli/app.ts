@@ -12,11 +12,13 @@ import {
 import { MwError, toMwError } from "../core/errors.ts";
 import type { AppContext } from "./context.ts";
 import { formatError } from "./output.ts";
+import { exportCommand, resumeCommand, runsCommand, showCommand } from "./run-commands.ts";
+import { runCommand } from "./run-flags.ts";
 import { VERSION } from "./version.ts";
 
 export function buildApp(): Application<AppContext> {
   const root = buildRouteMap<string, AppContext>({
-    routes: {},
+    routes: { run: runCommand, resume: resumeCommand, runs: runsCommand, show: showCommand, export: exportCommand },
     docs: { brief: "One machine per rollout: run agents on tasks in sandboxes, grade them elsewhere, lose nothing." },
   });
   return buildApplication(root, {

@@ -4,7 +4,7 @@
  */
 import { availableParallelism } from "node:os";
 import { LIMITS } from "../core/limits.ts";
-import { choiceParser, decimalParser, integerParser, textParser } from "./parsers.ts";
+import { choiceParser, decimalParser, durationParser, integerParser, textParser } from "./parsers.ts";
 
 export interface SettingDefinition<T> {
   /** Name of the environment variable. */
@@ -47,6 +47,7 @@ export const SETTINGS = {
   maxTokens: define<number>({ env: "MW_MAX_TOKENS", key: "run.max-tokens", parse: integerParser(1, 100_000_000), fallback: null, brief: "tokens sampled in one model call" }),
   maxTurns: define<number>({ env: "MW_MAX_TURNS", key: "run.max-turns", parse: integerParser(1, 100_000), fallback: 100, brief: "turns of one rollout" }),
   tokenBudget: define<number>({ env: "MW_TOKEN_BUDGET", key: "run.token-budget", parse: integerParser(1, 1_000_000_000), fallback: null, brief: "tokens sampled in one rollout" }),
+  commandTimeout: define<number>({ env: "MW_COMMAND_TIMEOUT", key: "run.command-timeout", parse: durationParser, fallback: 300_000, brief: "time of one command of the bash harness, such as 90s or 5m" }),
   network: define<"none" | "public">({ env: "MW_NETWORK", key: "run.network", parse: choiceParser(["none", "public"]), fallback: null, brief: "network of every machine, instead of what tasks declare" }),
   timeoutMultiplier: define<number>({ env: "MW_TIMEOUT_MULTIPLIER", key: "run.timeout-multiplier", parse: decimalParser(0.01, 1000), fallback: 1, brief: "factor on the time limits of tasks" }),
 } as const;

@@ -28,6 +28,8 @@ export const runConfigSchema = z.object({
   /** Instead of what tasks declare. */
   network: z.enum(["none", "public"]).nullable(),
   image: z.string().nullable(),
+  /** Run although declared limits cannot be enforced. */
+  ignoreLimits: z.boolean(),
   timeoutMultiplier: z.number().positive(),
   concurrency: count.min(1),
   durability: z.enum(["process", "power"]),

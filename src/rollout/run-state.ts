@@ -33,6 +33,8 @@ export class RunState {
   readonly groups: GroupState[] = [];
   readonly rollouts = new Map<RolloutId, RolloutState>();
   readonly refused: { readonly source: string; readonly error: Failure }[] = [];
+  /** What was planned or refused, as the inputs named it, in order. */
+  readonly sources: string[] = [];
   readonly outcomes = new Map<Outcome, number>();
 
   /** Throws `corrupt` for an event that may not happen now. */
@@ -66,6 +68,7 @@ export class RunState {
         this.controllerPid = event.pid;
         break;
       case "input_refused":
+        this.sources.push(event.source);
         this.refused.push({ source: event.source, error: event.error });
         break;
       case "group_planned":
@@ -94,6 +97,7 @@ export class RunState {
   #plan(event: Extract<RunEvent, { type: "group_planned" }>, at: number): void {
     const rollouts = event.rollouts.map(({ rollout, attempt, seed, harness }) => newRollout({ rollout, group: event.group, task: event.task, attempt, seed, harness, at }));
     for (const rollout of rollouts) this.rollouts.set(rollout.rollout, rollout);
+    this.sources.push(event.source);
     this.groups.push({ group: event.group, index: event.index, source: event.source, task: event.task, error: event.error, rollouts });
   }
 }

@@ -6,7 +6,7 @@
  *     rollouts/<id>/      what one rollout left: instruction.md, transcript.jsonl, calls.jsonl, commands.jsonl, commands/, artifacts/, verifier/,
  *                         verdict.json, result.json; of tries before the last one in tries/<n>/
  */
-import { mkdir, readdir, readFile, rename, rm, stat } from "node:fs/promises";
+import { copyFile, mkdir, readdir, readFile, rename, rm, stat } from "node:fs/promises";
 import { join } from "node:path";
 import { MwError, messageOf } from "../core/errors.ts";
 import { isId, type RolloutId, type RunId } from "../core/ids.ts";
@@ -17,13 +17,14 @@ export const runDirectory = (home: string, run: RunId): string => join(runsDirec
 export const eventsFile = (home: string, run: RunId): string => join(runDirectory(home, run), "events.jsonl");
 export const rolloutDirectory = (home: string, run: RunId, rollout: RolloutId): string => join(runDirectory(home, run), "rollouts", rollout);
 
-/** Creates the directory with its `run.json`. It appears complete or not at all. */
-export async function createRunDirectory(home: string, run: RunId, document: unknown, durability: Durability): Promise<string> {
+/** Creates the directory with its `run.json` and copies of host files by name. It appears complete or not at all. */
+export async function createRunDirectory(home: string, run: RunId, document: unknown, copies: Readonly<Record<string, string>>, durability: Durability): Promise<string> {
   const target = runDirectory(home, run);
   const temporary = join(runsDirectory(home), `.${run}.new`);
   try {
     await mkdir(join(temporary, "rollouts"), { recursive: true });
     await writeDurably(join(temporary, "run.json"), `${JSON.stringify(document, null, 2)}\n`, durability);
+    for (const [name, path] of Object.entries(copies)) await copyFile(path, join(temporary, name));
     await rename(temporary, target);
     if (durability === "power") await syncDirectory(runsDirectory(home));
     return target;

@@ -1,0 +1,86 @@
+/** `mw run`: checks everything that was given, then runs it. */
+import { MwError } from "../../core/errors.ts";
+import { DEFAULT_OUTCOME_RULES } from "../../core/outcome.ts";
+import { absoluteInput } from "../../rollout/inputs.ts";
+import { planOf, startRun, type NewRun } from "../../rollout/run.ts";
+import type { Config } from "../config.ts";
+import { loadConfig } from "../config.ts";
+import type { AppContext } from "../context.ts";
+import { note, printJson, printLine, printable } from "../output.ts";
+import type { RunFlags } from "../run-flags.ts";
+import { conductRun, makeRunHarness } from "../conduct.ts";
+import { parseUpstreamUrl, readApiKey } from "../upstream.ts";
+
+export async function run(this: AppContext, flags: RunFlags, ...tasks: string[]): Promise<void> {
+  const config = loadConfig(this.env, this.cwd, flags);
+  const request = newRun(this, config, flags, tasks);
+  // A harness that does not exist or lacks an option is found before anything else is.
+  const harnesses = request.harnesses.map((name) => makeRunHarness(name, request.script));
+  const needsModel = harnesses.find((harness) => harness.needsModel);
+  if (needsModel !== undefined && request.upstream === null && !flags.dryRun) {
+    throw new MwError("usage", `the harness ${needsModel.name} drives a model, and none is named`, { fix: "give --upstream URL and --model NAME, or another --harness (oracle, nop, script)" });
+  }
+  if (flags.dryRun) {
+    await showPlan(this, request, flags.json);
+    return;
+  }
+  const apiKey = request.upstream === null ? null : readApiKey(request.apiKeyFile, this.env);
+  await conductRun(this, config, { json: flags.json, quiet: flags.quiet, strict: flags.strict }, (dependencies) => startRun(dependencies, request, apiKey));
+}
+
+function newRun(context: AppContext, config: Config, flags: RunFlags, tasks: readonly string[]): NewRun {
+  const harnesses = (config.get("harness") ?? "").split(",").map((name) => name.trim());
+  if (harnesses.some((name) => name === "")) throw new MwError("usage", `${config.origin("harness")}: an empty name in the list of harnesses ${JSON.stringify(config.get("harness"))}`, { fix: "write names separated by commas: --harness bash,oracle" });
+  const repeated = harnesses.find((name, index) => harnesses.indexOf(name) !== index);
+  if (repeated !== undefined) throw new MwError("usage", `${config.origin("harness")}: the harness ${repeated} is named twice`, { fix: "name each harness once" });
+  if (flags.script !== undefined && !harnesses.includes("script")) throw new MwError("usage", "--script is given, but the harness script is not", { fix: "add --harness script, or leave --script out" });
+  return {
+    inputs: tasks.map((task) => absoluteInput(context.cwd, task)),
+    attempts: config.get("attempts") ?? 1,
+    seed: config.get("seed") ?? Buffer.from(context.runtime.randomBytes(8)).toString("hex"),
+    harnesses,
+    script: flags.script === undefined ? null : absoluteInput(context.cwd, flags.script),
+    upstream: upstreamOf(config),
+    apiKeyFile: config.get("apiKeyFile"),
+    budgets: { turns: config.get("maxTurns") ?? 100, tokens: config.get("tokenBudget"), commandMs: config.get("commandTimeout") ?? 300_000, outputBytes: 16 * 1024 },
+    network: config.get("network"),
+    image: flags.image ?? null,
+    ignoreLimits: flags.ignoreLimits,
+    timeoutMultiplier: config.get("timeoutMultiplier") ?? 1,
+    concurrency: config.get("concurrency") ?? 1,
+    durability: config.get("durability") ?? "process",
+    rules: DEFAULT_OUTCOME_RULES,
+  };
+}
+
+function upstreamOf(config: Config): NewRun["upstream"] {
+  const url = config.get("upstream");
+  const model = config.get("model");
+  if (url === null) return null;
+  const parsed = parseUpstreamUrl(url, config.origin("upstream"));
+  if (model === null) throw new MwError("usage", "--upstream is given, but no model", { fix: "add --model NAME, as the server lists it under /v1/models" });
+  const sampling: Record<string, number> = {};
+  for (const [key, value] of [["temperature", config.get("temperature")], ["top_p", config.get("topP")], ["max_tokens", config.get("maxTokens")]] as const) if (value !== null) sampling[key] = value;
+  return { url: parsed, model, sampling };
+}
+
+async function showPlan(context: AppContext, request: NewRun, json: boolean): Promise<void> {
+  const groups: { task: string; family: string; digest: string | null; directory: string; error: string | null; attempts: readonly { attempt: number; harness: string; seed: string }[] }[] = [];
+  const refused: { source: string; error: { code: string; message: string; fix: string | null } }[] = [];
+  for await (const item of planOf(request)) {
+    if (item.kind === "refused") refused.push({ source: item.source, error: item.error });
+    else if (item.kind === "broken") groups.push({ task: item.directory, family: "", digest: null, directory: item.directory, error: item.error.message, attempts: item.attempts });
+    else groups.push({ task: item.task.name, family: item.task.family, digest: item.task.digest, directory: item.task.directory, error: null, attempts: item.attempts });
+  }
+  for (const { source, error } of refused) note(context, printable(`${source}: ${error.message}`));
+  for (const { directory, error } of groups) if (error !== null) note(context, printable(`${directory}: ${error}`));
+  if (groups.every((group) => group.error !== null)) {
+    throw new MwError("invalid_input", "nothing that was given can run", { fix: "name task directories, directories of tasks, or a dataset file" });
+  }
+  if (json) {
+    printJson(context, { dryRun: true, seed: request.seed, harnesses: request.harnesses, rollouts: groups.length * request.attempts, groups, refused });
+    return;
+  }
+  for (const { task, family, attempts } of groups) printLine(context, printable(`${family}/${task}: ${attempts.map(({ attempt, harness }) => `${attempt}:${harness}`).join(" ")}`));
+  printLine(context, `${groups.length} tasks x ${request.attempts} attempts = ${groups.length * request.attempts} rollouts, ${request.concurrency} at once, seed ${request.seed}`);
+}

@@ -1,0 +1,43 @@
+/** `mw show RUN` and `mw show ROLLOUT`. */
+import { isId } from "../../core/ids.ts";
+import { findRollout, findRun } from "../../store/run-directory.ts";
+import { runDocument } from "../../rollout/report.ts";
+import { loadRunState } from "../../rollout/run-state.ts";
+import { loadConfig } from "../config.ts";
+import type { AppContext } from "../context.ts";
+import { formatTable, printJson, printLine, printable, styler } from "../output.ts";
+import { failureText, phaseTable, phaseTimes, statisticsOf, summaryText } from "../run-summary.ts";
+import { showRollout } from "../show-rollout.ts";
+
+export async function show(this: AppContext, flags: { readonly json: boolean; readonly all: boolean }, name: string): Promise<void> {
+  const home = loadConfig(this.env, this.cwd).home.value;
+  if (isId("ro", name)) {
+    await showRollout(this, home, await findRollout(home, name), name, flags);
+    return;
+  }
+  const run = await findRun(home, name);
+  const state = await loadRunState(home, run);
+  const times = phaseTimes(state.rollouts.values());
+  if (flags.json) {
+    printJson(this, { ...runDocument(state), run, statistics: statisticsOf(state), phases: times });
+    return;
+  }
+  const paint = styler(this.process.stdout, this.env);
+  printLine(this, summaryText(this, state));
+  if (times.length > 0) printLine(this, `\n${phaseTable(times, paint)}`);
+  const rollouts = [...state.rollouts.values()];
+  const failed = rollouts.filter(({ outcome }) => outcome !== null && outcome !== "scored");
+  // Those that need a look, or all.
+  const listed = flags.all ? rollouts : failed.slice(0, 20);
+  if (listed.length === 0) return;
+  const right = "right" as const;
+  printLine(
+    this,
+    `\n${formatTable(
+      [{ title: "rollout" }, { title: "task" }, { title: "attempt", align: right }, { title: "outcome" }, { title: "reward", align: right }, { title: "stopped" }, { title: "why" }],
+      listed.map((one) => [one.rollout, printable(one.task.name), String(one.attempt), one.outcome ?? one.phase, one.reward === null ? "" : String(one.reward), one.stopReason ?? "", one.error === null ? "" : failureText(one.error).slice(0, 200)]),
+      paint,
+    )}`,
+  );
+  if (listed.length < failed.length) printLine(this, `... and ${failed.length - listed.length} more (mw show ${run} --all)`);
+}

@@ -1,0 +1,96 @@
+/** What `mw run`, `mw resume` and `mw demo` share: progress, interrupts, the result and its exit code. */
+import { MwError } from "../core/errors.ts";
+import { LIMITS } from "../core/limits.ts";
+import { makeHarness } from "../harness/index.ts";
+import type { Harness } from "../harness/harness.ts";
+import type { RunController } from "../rollout/controller.ts";
+import { runDocument } from "../rollout/report.ts";
+import type { RunDependencies, RunEnd } from "../rollout/run.ts";
+import type { Config } from "./config.ts";
+import type { AppContext } from "./context.ts";
+import { openMachines, verifier } from "./machines.ts";
+import { formatDuration, note, printJson, printLine } from "./output.ts";
+import { startProgress, type Progress } from "./progress.ts";
+import { summaryText } from "./run-summary.ts";
+import { VERSION } from "./version.ts";
+
+export interface ConductOptions {
+  readonly json: boolean;
+  readonly quiet: boolean;
+  /** Exit code 1 when a rollout did not score. */
+  readonly strict: boolean;
+}
+
+export function makeRunHarness(name: string, script: string | null): Harness {
+  return makeHarness(name, name === "script" && script !== null ? { script } : {});
+}
+
+/** Runs `work` with everything that a run needs, prints the result, sets the exit code. */
+export async function conductRun(context: AppContext, config: Config, options: ConductOptions, work: (dependencies: RunDependencies) => Promise<RunEnd>): Promise<void> {
+  const end = await runWithProgress(context, config, options.quiet, work);
+  const document = runDocument(end.state);
+  if (options.json) printJson(context, document);
+  else printLine(context, summaryText(context, end.state));
+  if (end.ended === "interrupted") {
+    note(context, `stopped; what was under way will be tried again: mw resume ${end.run}`);
+    context.setExitCode(130);
+    return;
+  }
+  const failed = document.rollouts.some((rollout) => rollout.outcome !== "scored");
+  if (document.refused.length > 0 || (options.strict && failed)) context.setExitCode(1);
+}
+
+/** The same without printing a result. */
+export async function runWithProgress(context: AppContext, config: Config, quiet: boolean, work: (dependencies: RunDependencies) => Promise<RunEnd>): Promise<RunEnd> {
+  const progress = startProgress(context, quiet);
+  const stopListening = listen(context, progress);
+  let started: string | null = null;
+  try {
+    return await work({
+      home: config.home.value,
+      version: VERSION,
+      runtime: context.runtime,
+      env: context.env,
+      openMachines: () => openMachines(config, progress.note.bind(progress)),
+      verify: verifier,
+      makeHarness: makeRunHarness,
+      observer: progress,
+      started: (controller, run) => {
+        started = run;
+        stopListening.attach(controller);
+        progress.attach(controller);
+        if (!quiet) progress.note(`run ${run}`);
+      },
+    });
+  } catch (error) {
+    if (started !== null && error instanceof MwError && error.fix === undefined) throw new MwError(error.code, error.message, { fix: `mw resume ${started} goes on`, cause: error });
+    throw error;
+  } finally {
+    stopListening.stop();
+    progress.finish();
+  }
+}
+
+/** First interrupt: drain; second: stop; before the run has begun: give up at once. */
+function listen(context: AppContext, progress: Progress): { attach(controller: RunController): void; stop(): void } {
+  let controller: RunController | null = null;
+  let interrupts = 0;
+  const act = (): void => {
+    if (controller === null) return;
+    if (interrupts === 1) {
+      progress.note(`stopping: nothing new starts, ${controller.active} running rollouts have ${formatDuration(LIMITS.drainGraceMs)} to finish; once more stops them now`);
+      controller.drain("interrupted", LIMITS.drainGraceMs);
+    } else controller.stop("interrupted");
+  };
+  const stop = context.onInterrupt(() => {
+    interrupts++;
+    act();
+  });
+  return {
+    attach: (attached) => {
+      controller = attached;
+      if (interrupts > 0) act();
+    },
+    stop,
+  };
+}

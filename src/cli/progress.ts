@@ -1,0 +1,207 @@
+/**
+ * A run as it goes, on stderr: on a terminal a table that is drawn over itself, in a pipe a line now and then and one for each rollout that did not score.
+ */
+import type { RunController, RunObserver } from "../rollout/controller.ts";
+import type { RunEvent } from "../rollout/events.ts";
+import type { RunState } from "../rollout/run-state.ts";
+import type { AppContext } from "./context.ts";
+import { formatDuration, formatTable, note, printable, styler } from "./output.ts";
+
+const REDRAW_MS = 200;
+const LINE_MS = 10_000;
+/** Rows of the table by task; the rest is one row. */
+const TASK_ROWS = 12;
+
+export interface Progress extends RunObserver {
+  /** Draws the last state and stops. */
+  finish(): void;
+  attach(controller: RunController): void;
+}
+
+export function startProgress(context: AppContext, quiet: boolean): Progress {
+  return context.process.stderr.isTTY === true && context.env["TERM"] !== "dumb" && !quiet ? new LiveTable(context) : new Lines(context, quiet);
+}
+
+/** Mean reward and counts of one task. */
+interface TaskTally {
+  planned: number;
+  done: number;
+  scored: number;
+  sum: number;
+}
+
+class Tally {
+  readonly tasks = new Map<string, TaskTally>();
+  readonly #startedAt: number;
+  /** Recorded before this controller began. */
+  #before: number | null = null;
+  readonly #context: AppContext;
+
+  constructor(context: AppContext) {
+    this.#context = context;
+    this.#startedAt = context.runtime.monotonic();
+  }
+
+  add(state: RunState, event: RunEvent): void {
+    if (this.#before === null) this.#catchUp(state, event);
+    else if (event.type === "group_planned") this.#task(event.task.name).planned += event.rollouts.length;
+    else if (event.type === "rollout_recorded") this.#record(state.rollout(event.rollout).task.name, event.reward);
+  }
+
+  #catchUp(state: RunState, event: RunEvent): void {
+    this.#before = state.recorded - (event.type === "rollout_recorded" ? 1 : 0);
+    for (const group of state.groups) {
+      this.#task(group.task.name).planned += group.rollouts.length;
+      for (const rollout of group.rollouts) if (rollout.phase === "recorded") this.#record(group.task.name, rollout.reward);
+    }
+  }
+
+  #task(name: string): TaskTally {
+    const known = this.tasks.get(name);
+    if (known !== undefined) return known;
+    const fresh = { planned: 0, done: 0, scored: 0, sum: 0 };
+    this.tasks.set(name, fresh);
+    return fresh;
+  }
+
+  #record(name: string, reward: number | null): void {
+    const task = this.#task(name);
+    task.done++;
+    if (reward === null) return;
+    task.scored++;
+    task.sum += reward;
+  }
+
+  /** `12/40 done, 8 running, 2.4/s, 11 s left: scored 11, task_error 1, mean 0.82` */
+  summary(state: RunState, running: number): string {
+    const total = state.rollouts.size;
+    const elapsed = (this.#context.runtime.monotonic() - this.#startedAt) / 1000;
+    const rate = elapsed <= 0 ? 0 : (state.recorded - (this.#before ?? 0)) / elapsed;
+    const left = rate > 0 && state.planCompleted ? `, ${formatDuration(((total - state.recorded) / rate) * 1000)} left` : "";
+    const outcomes = [...state.outcomes].map(([outcome, count]) => `${outcome} ${count}`).join(", ");
+    let scored = 0;
+    let sum = 0;
+    for (const task of this.tasks.values()) {
+      scored += task.scored;
+      sum += task.sum;
+    }
+    const mean = scored === 0 ? "" : `, mean ${(sum / scored).toFixed(3)}`;
+    return `${state.recorded}/${total}${state.planCompleted ? "" : "+"} done, ${running} running, ${rate.toFixed(1)}/s${left}${outcomes === "" ? "" : `: ${outcomes}${mean}`}`;
+  }
+}
+
+class Lines implements Progress {
+  readonly #context: AppContext;
+  readonly #quiet: boolean;
+  readonly #tally: Tally;
+  #controller: RunController | null = null;
+  #last: number;
+  #state: RunState | null = null;
+
+  constructor(context: AppContext, quiet: boolean) {
+    this.#context = context;
+    this.#quiet = quiet;
+    this.#tally = new Tally(context);
+    this.#last = context.runtime.monotonic();
+  }
+
+  attach(controller: RunController): void {
+    this.#controller = controller;
+  }
+
+  changed(state: RunState, event: RunEvent): void {
+    this.#state = state;
+    this.#tally.add(state, event);
+    const failure = describeFailure(state, event);
+    if (failure !== null) this.note(failure);
+    const now = this.#context.runtime.monotonic();
+    if (this.#quiet || now - this.#last < LINE_MS) return;
+    this.#last = now;
+    note(this.#context, this.#tally.summary(state, this.#controller?.active ?? 0));
+  }
+
+  note(text: string): void {
+    note(this.#context, printable(text));
+  }
+
+  finish(): void {
+    if (this.#state !== null && !this.#quiet) note(this.#context, this.#tally.summary(this.#state, 0));
+  }
+}
+
+class LiveTable implements Progress {
+  readonly #context: AppContext;
+  readonly #tally: Tally;
+  #controller: RunController | null = null;
+  #state: RunState | null = null;
+  #lines = 0;
+  #timer: NodeJS.Timeout | null;
+
+  constructor(context: AppContext) {
+    this.#context = context;
+    this.#tally = new Tally(context);
+    this.#timer = setInterval(() => this.#draw(), REDRAW_MS);
+    this.#timer.unref();
+  }
+
+  attach(controller: RunController): void {
+    this.#controller = controller;
+  }
+
+  changed(state: RunState, event: RunEvent): void {
+    this.#state = state;
+    this.#tally.add(state, event);
+    const failure = describeFailure(state, event);
+    if (failure !== null) this.note(failure);
+  }
+
+  note(text: string): void {
+    this.#erase();
+    note(this.#context, printable(text));
+    this.#draw();
+  }
+
+  finish(): void {
+    if (this.#timer !== null) clearInterval(this.#timer);
+    this.#timer = null;
+    this.#draw();
+  }
+
+  #erase(): void {
+    if (this.#lines > 0) this.#context.process.stderr.write(`\u001b[${this.#lines}A\u001b[J`);
+    this.#lines = 0;
+  }
+
+  #draw(): void {
+    if (this.#state === null) return;
+    const { stderr } = this.#context.process;
+    const text = this.#render(this.#state, stderr.columns ?? 80);
+    this.#erase();
+    stderr.write(`${text}\n`);
+    this.#lines = text.split("\n").length;
+  }
+
+  #render(state: RunState, columns: number): string {
+    const paint = styler(this.#context.process.stderr, this.#context.env);
+    // What is under way or ended last is of interest; the rest is counted.
+    const all = [...this.#tally.tasks];
+    const open = all.filter(([, task]) => task.done < task.planned);
+    const shown = (open.length > 0 ? open : all).slice(0, TASK_ROWS);
+    const rows = shown.map(([name, task]) => [clip(printable(name), columns - 40), `${task.done}/${task.planned}`, task.scored === 0 ? "" : (task.sum / task.scored).toFixed(3)]);
+    if (all.length > shown.length) rows.push([`... ${all.length - shown.length} more`, "", ""]);
+    const table = formatTable([{ title: "task" }, { title: "done", align: "right" }, { title: "mean reward", align: "right" }], rows, paint);
+    return `${table}\n${clip(this.#tally.summary(state, this.#controller?.active ?? 0), columns - 1)}`;
+  }
+}
+
+/** A line for a rollout that did not score; of tasks that could not even begin, the plan has said so once. */
+function describeFailure(state: RunState, event: RunEvent): string | null {
+  if (event.type !== "rollout_recorded" || event.outcome === "scored") return null;
+  const { task, attempt, admittedAt } = state.rollout(event.rollout);
+  if (admittedAt === null) return null;
+  return `${task.name} (attempt ${attempt}): ${event.outcome}${event.error === null ? "" : `: ${event.error.message}`}`;
+}
+
+function clip(text: string, columns: number): string {
+  return text.length <= columns ? text : `${text.slice(0, Math.max(1, columns - 1))}…`;
+}

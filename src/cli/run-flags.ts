@@ -1,0 +1,68 @@
+/** The flags of `mw run`. */
+import { buildCommand, type Command } from "@stricli/core";
+import type { AppContext } from "./context.ts";
+import { SETTINGS, type SettingName, type SettingValue } from "./settings.ts";
+import { textParser } from "./parsers.ts";
+
+type SettingFlag = Exclude<SettingName, never>;
+
+export type RunFlags = { readonly [Name in SettingFlag]?: SettingValue<Name> } & {
+  readonly script?: string;
+  readonly image?: string;
+  readonly ignoreLimits: boolean;
+  readonly strict: boolean;
+  readonly dryRun: boolean;
+  readonly json: boolean;
+  readonly quiet: boolean;
+};
+
+/** A setting as a flag: its parser, its help, no default here (files and environment come between). */
+function setting<Name extends SettingName>(name: Name, placeholder: string) {
+  const { parse, brief, env } = SETTINGS[name];
+  return { kind: "parsed", parse: parse as (text: string) => SettingValue<Name>, optional: true, placeholder, brief: `${brief} (${env})` } as const;
+}
+
+export const runCommand: Command<AppContext> = buildCommand<RunFlags, string[], AppContext>({
+  loader: async () => (await import("./commands/run.ts")).run,
+  parameters: {
+    flags: {
+      harness: setting("harness", "name[,name]"),
+      script: { kind: "parsed", parse: textParser, optional: true, placeholder: "file", brief: "for --harness script: a file whose lines are played as shell commands" },
+      upstream: setting("upstream", "url"),
+      model: setting("model", "name"),
+      apiKeyFile: setting("apiKeyFile", "file"),
+      attempts: setting("attempts", "n"),
+      concurrency: setting("concurrency", "n"),
+      seed: setting("seed", "text"),
+      temperature: setting("temperature", "x"),
+      topP: setting("topP", "x"),
+      maxTokens: setting("maxTokens", "n"),
+      maxTurns: setting("maxTurns", "n"),
+      tokenBudget: setting("tokenBudget", "n"),
+      commandTimeout: setting("commandTimeout", "time"),
+      network: setting("network", "none|public"),
+      image: { kind: "parsed", parse: textParser, optional: true, placeholder: "reference", brief: "image of every task, instead of what tasks declare" },
+      ignoreLimits: { kind: "boolean", default: false, withNegated: false, brief: "run although limits that tasks declare cannot be enforced here" },
+      timeoutMultiplier: setting("timeoutMultiplier", "x"),
+      durability: setting("durability", "process|power"),
+      strict: { kind: "boolean", default: false, withNegated: false, brief: "exit with 1 when a rollout did not score" },
+      dryRun: { kind: "boolean", default: false, withNegated: false, brief: "show what would run, and run nothing" },
+      json: { kind: "boolean", default: false, withNegated: false, brief: "print one JSON document on stdout" },
+      quiet: { kind: "boolean", default: false, withNegated: false, brief: "no progress on stderr" },
+    },
+    positional: {
+      kind: "array",
+      minimum: 1,
+      parameter: { parse: textParser, placeholder: "task", brief: "task directory, directory of tasks, or dataset file" },
+    },
+    aliases: { n: "attempts", j: "concurrency", q: "quiet" },
+  },
+  docs: {
+    brief: "Run attempts at tasks, each in a machine of its own, and grade them",
+    fullDescription: [
+      "Runs n attempts at each task, each in its own fresh machine, and grades each in another one. What happened is in MW_HOME/runs/<run>/ and is never run twice: mw resume goes on after a crash.",
+      "Ctrl-C once: nothing new starts, what runs may finish for a while; twice: everything ends now. Either way mw resume goes on.",
+      "Exit codes: 0 done; 1 something asked for did not hold (an input was not there, a rollout did not score under --strict); 2 bad usage or input; 3 the host lacks something; 130 interrupted.",
+    ].join("\n"),
+  },
+});

@@ -1,0 +1,136 @@
+/** One rollout as people read it: its timeline from the log, and what is in its directory. */
+import { readFile, stat } from "node:fs/promises";
+import { join } from "node:path";
+import type { RolloutId, RunId } from "../core/ids.ts";
+import { fromLogEvent } from "../rollout/events.ts";
+import { rolloutDocument } from "../rollout/report.ts";
+import { loadRunState } from "../rollout/run-state.ts";
+import { eventsFile, rolloutDirectory } from "../store/run-directory.ts";
+import { readLog, startOfLog } from "../store/log-reader.ts";
+import type { AppContext } from "./context.ts";
+import { formatBytes, formatDuration, printJson, printLine, printable, styler } from "./output.ts";
+import { failureText } from "./run-summary.ts";
+
+/** Of each file at most so much is shown. */
+const SHOWN_BYTES = 256 * 1024;
+const OUTPUT_LINES = 20;
+
+export async function showRollout(context: AppContext, home: string, run: RunId, id: RolloutId, flags: { readonly json: boolean; readonly all: boolean }): Promise<void> {
+  const state = (await loadRunState(home, run)).rollout(id);
+  const directory = rolloutDirectory(home, run, id);
+  const timeline = await timelineOf(home, run, id);
+  const verdict = await readJson(join(directory, "verdict.json"));
+  const commands = await readLines(join(directory, "commands.jsonl"));
+  const transcript = await readLines(join(directory, "transcript.jsonl"));
+  const document = rolloutDocument(state);
+  if (flags.json) {
+    printJson(context, { run, ...document, directory, timeline, verdict, commands, transcript });
+    return;
+  }
+  const paint = styler(context.process.stdout, context.env);
+  const title = (text: string): void => printLine(context, `\n${paint("bold", text)}`);
+  printLine(context, `${id} of run ${run}`);
+  printLine(context, `task ${printable(state.task.name)} (${printable(state.task.family)}), attempt ${state.attempt}, harness ${state.harness}, seed ${state.seed}`);
+  printLine(context, `outcome ${state.outcome ?? `none yet (${state.phase})`}, reward ${state.reward ?? "none"}${Object.keys(state.rewards).length > 1 ? ` ${JSON.stringify(state.rewards)}` : ""}, stopped: ${state.stopReason ?? "-"}, try ${state.try}`);
+  if (state.error !== null) printLine(context, `${paint("red", state.error.code)}: ${failureText(state.error)}`);
+  printLine(context, `files ${directory}`);
+
+  title("timeline");
+  for (const { at, event, detail } of timeline) printLine(context, `  ${at.slice(11, 23)}  ${event}${detail === "" ? "" : `  ${printable(detail)}`}`);
+  if (transcript.length > 0) {
+    title("transcript");
+    for (const line of transcript) printLine(context, messageText(line));
+  }
+  if (commands.length > 0) {
+    title("commands");
+    for (const line of commands) printLine(context, await commandText(directory, line, flags.all));
+  }
+  if (verdict !== null) {
+    title("verdict");
+    printLine(context, printable(JSON.stringify(verdict, null, 2)));
+  }
+  const output = await readText(join(directory, "verifier", "test-stdout.txt"));
+  if (output !== null && output.trim() !== "") {
+    title("verifier output");
+    printLine(context, printable(lastLines(output, flags.all)));
+  }
+}
+
+interface TimelineEntry {
+  readonly at: string;
+  readonly event: string;
+  readonly detail: string;
+}
+
+async function timelineOf(home: string, run: RunId, id: RolloutId): Promise<readonly TimelineEntry[]> {
+  const entries: TimelineEntry[] = [];
+  for await (const stored of readLog(eventsFile(home, run), startOfLog())) {
+    const event = fromLogEvent(stored.event);
+    if (!("rollout" in event) || event.rollout !== id) continue;
+    const { type, rollout: _rollout, ...fields } = event;
+    entries.push({ at: stored.at, event: type.replace("rollout_", ""), detail: detailOf(fields) });
+  }
+  return entries;
+}
+
+function detailOf(fields: Readonly<Record<string, unknown>>): string {
+  return Object.entries(fields)
+    .filter(([key, value]) => value !== null && key !== "v" && key !== "isolation" && !(key === "try" && value === 1))
+    .map(([key, value]) => `${key}=${typeof value === "object" ? JSON.stringify(value) : String(value)}`)
+    .join(" ");
+}
+
+function messageText(line: Readonly<Record<string, unknown>>): string {
+  const content = typeof line["content"] === "string" ? line["content"] : JSON.stringify(line["content"]);
+  const calls = line["toolCalls"] === undefined ? "" : `\n    ${JSON.stringify(line["toolCalls"])}`;
+  return printable(`  ${String(line["role"])}: ${content}${calls}`);
+}
+
+async function commandText(directory: string, line: Readonly<Record<string, unknown>>, all: boolean): Promise<string> {
+  const number = String(line["number"]).padStart(4, "0");
+  const command = Array.isArray(line["command"]) ? line["command"].join(" ") : String(line["command"]);
+  const ended = line["ended"] === "exited" ? `exit ${String(line["code"])}` : String(line["ended"]);
+  const parts = [`  $ ${command}`, `    [${ended}${line["cause"] === null ? "" : `, ${String(line["cause"])}`}, ${formatDuration(Number(line["durationMs"]))}, ${formatBytes(Number(line["stdoutBytes"]) + Number(line["stderrBytes"]))} of output]`];
+  for (const stream of ["stdout", "stderr"]) {
+    const text = await readText(join(directory, "commands", `${number}-${stream}`));
+    if (text !== null && text.trim() !== "") parts.push(lastLines(text, all).replaceAll(/^/gm, "    "));
+  }
+  return printable(parts.join("\n"));
+}
+
+function lastLines(text: string, all: boolean): string {
+  const lines = text.trimEnd().split("\n");
+  if (all || lines.length <= OUTPUT_LINES) return lines.join("\n");
+  return [`... ${lines.length - OUTPUT_LINES} lines before (--all shows them)`, ...lines.slice(-OUTPUT_LINES)].join("\n");
+}
+
+async function readText(path: string): Promise<string | null> {
+  try {
+    if (!(await stat(path)).isFile()) return null;
+    const bytes = await readFile(path);
+    return bytes.length <= SHOWN_BYTES ? bytes.toString("utf8") : `${bytes.toString("utf8", 0, SHOWN_BYTES)}\n... ${bytes.length - SHOWN_BYTES} bytes more in ${path}`;
+  } catch {
+    return null;
+  }
+}
+
+async function readJson(path: string): Promise<unknown> {
+  try {
+    return JSON.parse(await readFile(path, "utf8"));
+  } catch {
+    return null;
+  }
+}
+
+/** Whole lines; the last one may be a record that was being written when its writer died. */
+async function readLines(path: string): Promise<readonly Readonly<Record<string, unknown>>[]> {
+  const text = await readFile(path, "utf8").catch(() => "");
+  return text.split("\n").flatMap((line) => {
+    try {
+      const value: unknown = JSON.parse(line);
+      return typeof value === "object" && value !== null ? [value as Record<string, unknown>] : [];
+    } catch {
+      return [];
+    }
+  });
+}

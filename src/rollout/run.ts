@@ -1,0 +1,228 @@
+/** Starting and resuming a run: what is checked before anything exists, what is made in which order, and that all of it is closed again. */
+import { join } from "node:path";
+import { MwError } from "../core/errors.ts";
+import { newId, type RunId } from "../core/ids.ts";
+import { LIMITS } from "../core/limits.ts";
+import type { Runtime } from "../core/runtime.ts";
+import type { ImageBuilder } from "../build/builder.ts";
+import type { Harness, Upstream } from "../harness/harness.ts";
+import type { ImageStore } from "../image/image.ts";
+import type { SandboxBackend } from "../sandbox/sandbox.ts";
+import { FileLog } from "../store/file-log.ts";
+import { createRunDirectory, eventsFile, runDirectory } from "../store/run-directory.ts";
+import { loadTask } from "../task/load-task.ts";
+import { expandPlaceholders } from "../task/placeholders.ts";
+import { RunController, type RunObserver } from "./controller.ts";
+import { fromLogEvent, toLogEvent, type RunEvent } from "./events.ts";
+import { readInputs } from "./inputs.ts";
+import { planRun, type PlanItem } from "./plan.ts";
+import { preflight } from "./preflight.ts";
+import { readRunConfig, type RunConfig } from "./run-config.ts";
+import { RunState } from "./run-state.ts";
+import { TaskImages } from "./task-images.ts";
+import type { TryServices, Verify } from "./try.ts";
+
+/** What makes machines, open for one controller. */
+export interface Machines {
+  readonly backend: SandboxBackend;
+  readonly images: ImageStore;
+  readonly builder: ImageBuilder;
+  /** Fences what this controller writes from what an earlier one may still write. */
+  readonly epoch: number;
+  /** Ends every machine and gives the data directory free. */
+  close(): Promise<void>;
+}
+
+export interface RunDependencies {
+  readonly home: string;
+  readonly version: string;
+  readonly runtime: Runtime;
+  readonly env: Readonly<Record<string, string | undefined>>;
+  /** Rejects `busy` when another controller owns the data directory. */
+  readonly openMachines: () => Promise<Machines>;
+  readonly verify: (machines: Machines, images: TaskImages) => Verify;
+  /** Makes a harness by name; `script` is the host path of the file that the script harness plays. */
+  readonly makeHarness: (name: string, script: string | null) => Harness;
+  readonly observer: RunObserver;
+  /** Gives the controller to whoever may stop it. */
+  readonly started: (controller: RunController, run: RunId) => void;
+}
+
+export interface RunEnd {
+  readonly run: RunId;
+  readonly ended: "finished" | "interrupted";
+  readonly state: RunState;
+}
+
+export type NewRun = Omit<RunConfig, "format" | "run" | "createdAt" | "version" | "harnesses" | "script"> & {
+  readonly harnesses: readonly string[];
+  /** Host path. */
+  readonly script: string | null;
+};
+
+/** Plans what would run, without machines or traces. */
+export function planOf(request: Pick<NewRun, "inputs" | "seed" | "attempts" | "harnesses">): AsyncGenerator<PlanItem> {
+  return planRun(readInputs(request.inputs), request);
+}
+
+/** Rejects before anything exists when nothing that was given can run, or when the host cannot run it. */
+export async function startRun(dependencies: RunDependencies, request: NewRun, apiKey: string | null): Promise<RunEnd> {
+  const { home, version, runtime } = dependencies;
+  const harnesses = request.harnesses.map((name) => dependencies.makeHarness(name, name === "script" ? request.script : null));
+  const plan = await firstGroup(planOf(request));
+  const machines = await dependencies.openMachines();
+  try {
+    const run = newId("run", runtime);
+    const config: RunConfig = {
+      ...request,
+      format: 1,
+      run,
+      createdAt: new Date(runtime.now()).toISOString(),
+      version,
+      harnesses: harnesses.map(({ name, version: of, settings }) => ({ name, version: of, settings })),
+      script: request.script === null ? null : "script",
+    };
+    await createRunDirectory(home, run, config, request.script === null ? {} : { script: request.script }, config.durability);
+    const state = new RunState();
+    const log = await openLog(dependencies, config, machines, state);
+    return await drive(dependencies, { config, run, machines, log, state, plan, apiKey, fresh: true });
+  } finally {
+    await machines.close();
+  }
+}
+
+/** Goes on with a run after its controller died or was stopped. A finished run is only read. */
+export async function resumeRun(dependencies: RunDependencies, run: RunId, apiKey: (config: RunConfig) => string | null, overrides: { readonly concurrency?: number }): Promise<RunEnd> {
+  const config = { ...(await readRunConfig(dependencies.home, run)), ...overrides };
+  const machines = await dependencies.openMachines();
+  try {
+    const state = new RunState();
+    const log = await openLog(dependencies, config, machines, state);
+    if (state.status === "finished") {
+      await log.close();
+      return { run, ended: "finished", state };
+    }
+    if (log.repaired !== null) dependencies.observer.note(`the log ended in half an event (${log.repaired.bytes} bytes at ${log.repaired.offset}), left by a controller that died; it is cut off`);
+    const plan = planRun(readInputs(config.inputs), { ...config, harnesses: config.harnesses.map(({ name }) => name), skip: state.sources });
+    return await drive(dependencies, { config, run, machines, log, state, plan, apiKey: apiKey(config), fresh: state.run === null });
+  } finally {
+    await machines.close();
+  }
+}
+
+interface Drive {
+  readonly config: RunConfig;
+  readonly run: RunId;
+  readonly machines: Machines;
+  readonly log: FileLog;
+  readonly state: RunState;
+  readonly plan: AsyncIterator<PlanItem>;
+  readonly apiKey: string | null;
+  readonly fresh: boolean;
+}
+
+async function drive(dependencies: RunDependencies, { config, run, machines, log, state, plan, apiKey, fresh }: Drive): Promise<RunEnd> {
+  const { runtime, observer, home, version } = dependencies;
+  try {
+    const emit = async (event: RunEvent): Promise<void> => {
+      await log.append([toLogEvent(event)]);
+      state.apply(event, runtime.now());
+      observer.changed(state, event);
+    };
+    if (fresh) await emit({ type: "run_created", run });
+    await emit({ type: "controller_started", pid: process.pid, version });
+    const script = config.script === null ? null : join(runDirectory(home, run), config.script);
+    const harnesses = new Map(config.harnesses.map(({ name }) => [name, dependencies.makeHarness(name, name === "script" ? script : null)]));
+    const controller = new RunController({
+      home,
+      config,
+      runtime,
+      log,
+      state,
+      plan,
+      loadTask,
+      preflight: (task) => {
+        preflight(task, { capabilities: machines.backend.capabilities, networkOverride: config.network, ignoreLimits: config.ignoreLimits, expandEnv: expander(dependencies) });
+      },
+      harness: (name) => {
+        const harness = harnesses.get(name);
+        if (harness === undefined) throw new MwError("internal", `the harness ${name} was drawn but is none of the run's`);
+        return harness;
+      },
+      services: (signal) => services(dependencies, config, machines, apiKey, signal),
+      observer,
+    });
+    dependencies.started(controller, run);
+    return { run, ended: await controller.run(), state };
+  } finally {
+    await log.close();
+  }
+}
+
+function services(dependencies: RunDependencies, config: RunConfig, machines: Machines, apiKey: string | null, signal: AbortSignal): TryServices {
+  const { runtime, observer, verify } = dependencies;
+  const upstream: Upstream | null = config.upstream === null ? null : { ...config.upstream, apiKey };
+  const images = new TaskImages({
+    images: machines.images,
+    builder: machines.builder,
+    override: config.image,
+    timeoutMultiplier: config.timeoutMultiplier,
+    progress: (message) => observer.note(message),
+    signal,
+  });
+  return {
+    runtime,
+    backend: machines.backend,
+    images,
+    verify: verify(machines, images),
+    upstream,
+    budgets: config.budgets,
+    networkOverride: config.network,
+    timeoutMultiplier: config.timeoutMultiplier,
+    expandEnv: expander(dependencies),
+  };
+}
+
+function expander({ env }: RunDependencies): TryServices["expandEnv"] {
+  return (table, where) => expandPlaceholders(table, (name) => env[name], where);
+}
+
+function openLog(dependencies: RunDependencies, config: RunConfig, machines: Machines, state: RunState): Promise<FileLog> {
+  return FileLog.open({
+    // The id was checked when the run was found or made.
+    path: eventsFile(dependencies.home, config.run as RunId),
+    epoch: machines.epoch,
+    durability: config.durability,
+    runtime: dependencies.runtime,
+    onEvent: ({ event, at }) => state.apply(fromLogEvent(event), Date.parse(at)),
+  });
+}
+
+/** Reads ahead to the first task that can run, so that input with none in it is refused before anything starts. */
+async function firstGroup(plan: AsyncGenerator<PlanItem>): Promise<AsyncGenerator<PlanItem>> {
+  const before: PlanItem[] = [];
+  for (;;) {
+    const { done, value } = await plan.next();
+    if (done === true || before.length >= LIMITS.refusedBeforeStart) throw nothingToRun(before);
+    before.push(value);
+    if (value.kind === "group") break;
+  }
+  return (async function* () {
+    yield* before;
+    yield* plan;
+  })();
+}
+
+function nothingToRun(items: readonly PlanItem[]): MwError {
+  const failures = items.flatMap((item) => (item.kind === "group" ? [] : [{ source: item.source, error: item.error }]));
+  const [first] = failures;
+  if (first === undefined) return new MwError("invalid_input", "nothing was given to run", { fix: "name task directories, directories of tasks, or a dataset file" });
+  if (failures.length === 1) return new MwError(first.error.code, `${mentions(first.error.message, first.source)}`, first.error.fix === null ? {} : { fix: first.error.fix });
+  const shown = failures.slice(0, 20).map(({ source, error }) => `\n  ${mentions(error.message, source)}${error.fix === null ? "" : `\n    fix: ${error.fix}`}`);
+  const more = failures.length > shown.length ? `\n  ... and ${failures.length - shown.length} more` : "";
+  return new MwError("invalid_input", `none of the ${failures.length} inputs can run:${shown.join("")}${more}`, { fix: "correct at least one of them; mw task check DIR looks at one closely" });
+}
+
+function mentions(message: string, source: string): string {
+  return message.includes(source) ? message : `${source}: ${message}`;
+}
