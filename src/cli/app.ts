@@ -52,6 +52,11 @@ function argumentError(error: unknown): MwError {
       fix: inner.fix ?? "see --help of this command",
     });
   }
-  if (error instanceof ArgumentScannerError) return new MwError("usage", formatMessageForArgumentScannerError(error, {}), { fix: "see --help of this command" });
+  if (error instanceof ArgumentScannerError) return new MwError("usage", formatMessageForArgumentScannerError(error, {}).replaceAll(/--\w+/g, kebab), { fix: "see --help of this command" });
   return toMwError(error);
+}
+
+/** Flags as they are written, not as they are called inside. */
+function kebab(flag: string): string {
+  return flag.replaceAll(/[A-Z]/g, (char) => `-${char.toLowerCase()}`);
 }
