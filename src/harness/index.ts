@@ -8,6 +8,7 @@ import { script } from "./script.ts";
 
 export type { BashOptions } from "./bash/bash.ts";
 export { SCRIPT_HELP } from "./script.ts";
+export { completionsUrl } from "./upstream/chat.ts";
 
 export interface HarnessOptions {
   /** Host path of the `script` harness's file. */

@@ -1,4 +1,4 @@
-import fc from "fast-check";
+import * as fc from "fast-check";
 import { describe, expect, it } from "vitest";
 import { seededRandom } from "../core/runtime.ts";
 import { bootstrapMean, meanOf, passAtK, summarise, wilson, type Sample } from "./statistics.ts";
@@ -26,8 +26,8 @@ describe("pass@k", () => {
   it("grows with k and with c", () => {
     fc.assert(
       fc.property(attempts, ([n, c, k]) => {
-        if (k < n) expect(passAtK(n, c, k + 1)).toBeGreaterThanOrEqual(passAtK(n, c, k) - 1e-12);
-        if (c < n) expect(passAtK(n, c + 1, k)).toBeGreaterThanOrEqual(passAtK(n, c, k) - 1e-12);
+        expect(passAtK(n, c, Math.min(n, k + 1))).toBeGreaterThanOrEqual(passAtK(n, c, k) - 1e-12);
+        expect(passAtK(n, Math.min(n, c + 1), k)).toBeGreaterThanOrEqual(passAtK(n, c, k) - 1e-12);
         expect(passAtK(n, c, 1)).toBeCloseTo(c / n, 12);
         expect(passAtK(n, c, n)).toBe(c > 0 ? 1 : 0);
       }),
@@ -78,7 +78,7 @@ describe("the bootstrap", () => {
     fc.assert(
       fc.property(fc.array(fc.double({ min: 0, max: 1, noNaN: true }), { minLength: 1, maxLength: 30 }), fc.string(), (values, seed) => {
         const interval = bootstrapMean(values, seed, 100);
-        expect(bootstrapMean([...values].reverse(), seed, 100)).toEqual(interval);
+        expect(bootstrapMean(values.toReversed(), seed, 100)).toEqual(interval);
         expect(interval.low).toBeLessThanOrEqual(interval.estimate);
         expect(interval.high).toBeGreaterThanOrEqual(interval.estimate);
         expect(interval.low).toBeGreaterThanOrEqual(Math.min(...values) - 1e-12);
@@ -109,9 +109,9 @@ describe("the mean", () => {
   });
 });
 
-describe("a summary", () => {
-  const scored = (task: string, family: string, ...rewards: readonly number[]): Sample[] => rewards.map((reward) => ({ task, family, outcome: "scored", reward }));
+const scored = (task: string, family: string, ...rewards: readonly number[]): Sample[] => rewards.map((reward) => ({ task, family, outcome: "scored", reward }));
 
+describe("a summary", () => {
   it("weighs tasks equally and leaves out what was not scored", () => {
     const samples: Sample[] = [
       ...scored("a", "x", 1, 0, 0, 1),
@@ -166,7 +166,7 @@ describe("a summary", () => {
     fc.assert(
       fc.property(fc.array(sample, { maxLength: 20 }), fc.nat(), (samples, shift) => {
         const at = samples.length === 0 ? 0 : shift % samples.length;
-        const turned = [...samples.slice(at), ...samples.slice(0, at)].reverse();
+        const turned = [...samples.slice(at), ...samples.slice(0, at)].toReversed();
         expect(summarise(turned, { seed: "s", resamples: 50 })).toEqual(summarise(samples, { seed: "s", resamples: 50 }));
       }),
     );

@@ -79,8 +79,8 @@ export function summarise(samples: readonly Sample[], options: StatisticsOptions
   const families = [...groupBy(samples, (sample) => sample.family)].sort(byName);
   return {
     overall: statisticsOf(samples, options),
-    families: families.map(([name, members]) => ({ name, ...statisticsOf(members, options) })),
-    tasks: tasks.map(([name, members]) => ({ name, family: members[0]?.family ?? "", ...statisticsOf(members, options) })),
+    families: families.map(([name, members]) => Object.assign({ name }, statisticsOf(members, options))),
+    tasks: tasks.map(([name, members]) => Object.assign({ name, family: members[0]?.family ?? "" }, statisticsOf(members, options))),
   };
 }
 

@@ -55,6 +55,8 @@ export async function bwrapSandbox(): Promise<{ readonly sandbox: Sandbox; reado
   };
 }
 
+const nothing = (): void => undefined;
+
 function run(root: string, children: Set<ChildProcess>, options: ExecOptions): Exec {
   const argv = typeof options.command === "string" ? ["/bin/sh", "-c", options.command] : [...options.command];
   const startedAt = performance.now();
@@ -78,7 +80,7 @@ function run(root: string, children: Set<ChildProcess>, options: ExecOptions): E
   const cap = options.maxOutputBytes ?? LIMITS.execOutputBytes;
   const bytes = { stdout: 0, stderr: 0 };
   const queue: ExecChunk[] = [];
-  let wake = (): void => undefined;
+  let wake = nothing;
   let closed = false;
   for (const stream of ["stdout", "stderr"] as const) {
     child[stream].on("data", (data: Buffer) => {

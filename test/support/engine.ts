@@ -143,7 +143,7 @@ function send(response: ServerResponse, status: number, text: string, headers: R
 
 function completion(reply: Reply, request: EngineRequest, messages: readonly Message[], tokens: NonNullable<EngineOptions["tokens"]>): unknown {
   const toolCalls = (reply.calls ?? []).map((call, index) => ({
-    ...(call.id === null ? {} : { id: call.id ?? `call-${request.turn}-${index}` }),
+    id: call.id === null ? undefined : (call.id ?? `call-${request.turn}-${index}`),
     type: "function",
     function: { name: call.name ?? "bash", arguments: call.arguments ?? JSON.stringify({ command: call.command ?? "true" }) },
   }));
