@@ -37,6 +37,8 @@ export interface LayerOptions {
   /** What is being unpacked, for messages. */
   readonly name: string;
   readonly signal?: AbortSignal | undefined;
+  /** Rejects when what was read is not to be believed, although it ended as it should. Asked also when reading failed: it knows the reason better. */
+  readonly confirm?: () => Promise<void>;
 }
 
 /** Runs `work` with the store locked and the layer held for this process, so that no collector takes it. */
@@ -95,10 +97,18 @@ export class LayerStore {
         try {
           const inner = await decompressed(source.pipe(compressed), options.name);
           inner.on("error", (error) => plain.destroy(error));
-          const written = await this.#write(directory, (refused) => readTar(inner.pipe(plain), { name: options.name, whiteouts: expected.whiteouts, onRefused: (refusal) => refused.push(refusal) }), options);
+          const written = await this.#write(directory, (refused) => readTar(inner.pipe(plain), { name: options.name, whiteouts: expected.whiteouts, onRefused: (refusal) => refused.push(refusal) }), options).catch(
+            async (error: unknown) => {
+              // A source that is still writing must not wait for a reader that is gone.
+              source.destroy();
+              await options.confirm?.();
+              throw error;
+            },
+          );
           // The decoder stops at the end of its data; what follows it still belongs to the digest.
           compressed.resume();
           await ended(compressed);
+          await options.confirm?.();
           const digest = plain.digest();
           mustBe(expected.digest, compressed.digest(), options.name, "digest");
           mustBe(diffId, digest, options.name, "uncompressed digest (diff id)");

@@ -33,10 +33,10 @@ export function parseImageReference(reference: ImageReference, cwd: string = pro
   if (rest === "") throw new MwError("invalid_image", `the image ${JSON.stringify(text)} names nothing after ${scheme}:`, { fix: scheme === "mmdebstrap" ? "write mmdebstrap:SUITE" : `write ${scheme}:PATH` });
   if (scheme === "mmdebstrap") return parseDebian(rest, text);
   if (scheme === "dir" || scheme === "tar") return { kind: scheme, path: resolve(cwd, rest) };
-  // The tag stands after the last colon, if no slash comes after it: a path may hold colons too.
-  const colon = rest.lastIndexOf(":");
-  const hasTag = colon > 0 && !rest.slice(colon).includes("/");
-  return { kind: scheme, path: resolve(cwd, hasTag ? rest.slice(0, colon) : rest), tag: hasTag ? rest.slice(colon + 1) : null };
+  // The first colon ends the path, as in other tools: a tag may be a whole reference with colons and slashes.
+  const colon = rest.indexOf(":");
+  const hasTag = colon > 0 && colon < rest.length - 1;
+  return { kind: scheme, path: resolve(cwd, colon > 0 ? rest.slice(0, colon) : rest), tag: hasTag ? rest.slice(colon + 1) : null };
 }
 
 function parseDebian(rest: string, text: string): ParsedReference {

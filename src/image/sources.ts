@@ -1,10 +1,14 @@
 /** Where images come from. Each kind of reference has one source, which knows its lasting name, whether it changed since, and how to load it. */
 import type { Runtime } from "../core/runtime.ts";
 import { MwError } from "../core/errors.ts";
+import { debianSource } from "./debian.ts";
+import { dockerArchiveSource } from "./docker-archive.ts";
 import { hostSource } from "./host.ts";
 import type { ImageConfig, ImageProgress } from "./image.ts";
 import type { LayerRecord, LayerStore } from "./layers.ts";
 import type { ParsedReference } from "./reference.ts";
+import { ociSource } from "./oci-layout.ts";
+import { registrySource } from "./registry-source.ts";
 import { directorySource, tarSource } from "./root-sources.ts";
 
 export interface SourceContext {
@@ -50,8 +54,14 @@ export function sourceOf(reference: Exclude<ParsedReference, { kind: "digest" }>
       return directorySource(reference.path, context);
     case "tar":
       return tarSource(reference.path, context);
-    default:
-      throw new MwError("unsupported", `images of kind ${reference.kind}`);
+    case "oci":
+      return ociSource(reference.path, reference.tag, context);
+    case "docker-archive":
+      return dockerArchiveSource(reference.path, reference.tag, context);
+    case "mmdebstrap":
+      return debianSource(reference.suite, reference.packages, context);
+    case "name":
+      return registrySource(reference.name, context);
   }
 }
 

@@ -38,6 +38,8 @@ export interface ImageStoreOptions {
 export interface ResolveOptions {
   readonly progress?: ImageProgress;
   readonly signal?: AbortSignal;
+  /** Asks the source again, even when the image is here: a tag may have moved, a suite been updated. */
+  readonly refresh?: boolean;
 }
 
 const MAX_ALIAS_HOPS = 8;
@@ -88,12 +90,13 @@ export class LocalImageStore implements ImageStore {
       if (image === null) throw new MwError("not_found", `there is no image ${target.digest} here`, { fix: "mw image ls lists the images" });
       return this.#hold(image);
     }
-    if (target.kind === "name") {
+    if (target.kind === "name" && options.refresh !== true) {
       const local = await this.#named(fullName(target.name));
       if (local !== null) return this.#hold(local);
     }
     const source = sourceOf(target, { reference, home: this.#home, env: this.#env, layers: this.layers, runtime: this.#runtime });
-    return this.#work.run(source.name, (signal) => this.#load(source, signal, options.progress), options.signal);
+    const key = options.refresh === true ? `refresh ${source.name}` : source.name;
+    return this.#work.run(key, (signal) => this.#load(source, signal, options), options.signal);
   }
 
   async find(reference: ImageReference): Promise<StoredImage | null> {
@@ -202,15 +205,19 @@ export class LocalImageStore implements ImageStore {
     throw new MwError("invalid_image", `the aliases of ${JSON.stringify(reference)} lead in a circle`, { fix: "mw image alias shows the table" });
   }
 
-  async #load(source: Source, signal: AbortSignal, progress: ImageProgress = () => undefined): Promise<StoredImage> {
-    const known = await this.#named(source.name);
-    if (known !== null && (await this.#isFresh(source, known))) return this.#hold(known);
+  async #load(source: Source, signal: AbortSignal, { progress = () => undefined, refresh = false }: ResolveOptions): Promise<StoredImage> {
+    const here = async (): Promise<StoredImage | null> => {
+      const known = refresh ? null : await this.#named(source.name);
+      return known !== null && (await this.#isFresh(source, known)) ? this.#hold(known) : null;
+    };
+    const known = await here();
+    if (known !== null) return known;
     const lock = join(this.#directory, "locks", `image-${digestOf(source.name).slice(7, 47)}`);
     return withLock(
       lock,
       async () => {
-        const made = await this.#named(source.name);
-        if (made !== null && (await this.#isFresh(source, made))) return this.#hold(made);
+        const made = await here();
+        if (made !== null) return made;
         const fingerprint = await source.fingerprint();
         const loaded = await source.load({ progress, signal });
         if (loaded.layers.length > LIMITS.imageLayers) {
