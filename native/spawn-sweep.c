@@ -13,7 +13,7 @@
 #include <string.h>
 #include <time.h>
 
-/* Field 22 of /proc/PID/stat, clock ticks since boot; 0 when there is no such process. */
+/* Field 22 of /proc/PID/stat, clock ticks since boot; 0 when there is no such process, or only what its parent has not waited for yet. */
 static uint64_t start_time(pid_t pid)
 {
 	char path[64], text[1024];
@@ -26,6 +26,7 @@ static uint64_t start_time(pid_t pid)
 	text[got] = 0;
 	/* The second field is a name in parentheses that may hold anything. */
 	char *at = strrchr(text, ')');
+	if (at && (at[2] == 'Z' || at[2] == 'X')) return 0;
 	for (int field = 2; at && field < 22; field++) at = strchr(at + 1, ' ');
 	return at ? strtoull(at + 1, NULL, 10) : 0;
 }

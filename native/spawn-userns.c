@@ -27,10 +27,13 @@ static int ready_count;
 static uint8_t taken[SLOTS];
 static int next_slot;
 
-static int holder_main(void *unused)
+/* Dies with the spawner: it shares its descriptors, and with them the lock. */
+static int holder_main(void *parent)
 {
-	for (;;) syscall(SYS_ppoll, NULL, 0, NULL, NULL, 8);
-	return unused != NULL;
+	prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0);
+	while ((pid_t)syscall(SYS_getppid) == *(pid_t *)parent) syscall(SYS_ppoll, NULL, 0, NULL, NULL, 8);
+	syscall(SYS_exit, 0);
+	return 0;
 }
 
 static int write_map(pid_t pid, const char *file, const char *text)
@@ -57,7 +60,9 @@ static int make(int slot, struct failure *failure)
 			return fail_errno(failure, errno, "making a user namespace");
 		}
 	}
-	pid_t pid = clone(holder_main, stack + 16384, CLONE_VM | CLONE_FILES | CLONE_NEWUSER | SIGCHLD, NULL);
+	static pid_t self;
+	self = getpid();
+	pid_t pid = clone(holder_main, stack + 16384, CLONE_VM | CLONE_FILES | CLONE_NEWUSER | SIGCHLD, &self);
 	if (pid < 0) return fail_errno(failure, errno, "making a user namespace");
 	uint32_t base = S.privileged ? S.config.slot_base + (uint32_t)slot * SLOT_IDS : 0;
 	char map[64];

@@ -1,9 +1,11 @@
 /** Real machines, made by the real spawner. They need root; the ordinary user's are in spawner-user.test.ts. */
-import { spawnSync } from "node:child_process";
+import { spawn as spawnProcess } from "node:child_process";
+import { once } from "node:events";
 import { existsSync, mkdtempSync, readdirSync, readFileSync, readlinkSync, rmSync } from "node:fs";
 import { createServer, type Server } from "node:net";
 import { tmpdir } from "node:os";
 import { basename, join } from "node:path";
+import type { Duplex } from "node:stream";
 import { setTimeout as sleep } from "node:timers/promises";
 import { afterAll, afterEach, beforeAll, describe, expect, test } from "vitest";
 import { type BareMachine, makeBareMachine, PROGRAMS, shell } from "../../../../test/support/native/bare-machine.ts";
@@ -52,7 +54,8 @@ afterEach(async () => {
 /** Everything that could be left: processes, control groups, files, mounts. */
 function traces(): { processes: string[]; groups: string[]; files: string[]; mounts: string[] } {
   const name = basename(options.runDirectory);
-  const processes = readdirSync("/proc").filter((pid) => /^\d+$/.test(pid) && ownGroup(pid).includes(`manyworlds-${name}`));
+  // Orphans that are dead wait for the host's first process; they have no program any more.
+  const processes = readdirSync("/proc").filter((pid) => /^\d+$/.test(pid) && alive(Number(pid)) && ownGroup(pid).includes(`manyworlds-${name}`));
   const roots = ["/sys/fs/cgroup", "/sys/fs/cgroup/memory", "/sys/fs/cgroup/pids", "/sys/fs/cgroup/cpu", "/sys/fs/cgroup/unified"];
   const groups = roots.map((root) => join(root, `manyworlds-${name}`)).filter((path) => existsSync(path));
   const inner = groups.flatMap((group) => readdirSync(group, { withFileTypes: true }).filter((entry) => entry.isDirectory()).map((entry) => join(group, entry.name)));
@@ -136,7 +139,7 @@ describe("a machine", () => {
   test("listens on low ports and pings itself", async () => {
     await start();
     await create({ id: "a" });
-    expect(await sh("a", "echo hello | nc -l -p 80 -s 127.0.0.1 & sleep 0.2; nc 127.0.0.1 80 </dev/null; ip addr show lo; ip link | grep -c :")).toContain("hello");
+    expect(await sh("a", "echo hello | nc -l -p 80 & sleep 0.2; nc 127.0.0.1 80 </dev/null")).toContain("hello");
   });
 
   test("in the namespaces profile has no user namespace, and /proc is closed", async () => {
@@ -426,11 +429,14 @@ describe("deaths", () => {
 
   test("garbage on its socket ends the connection and nothing worse", async () => {
     await start();
-    for (const garbage of ["ffffffff0102", "0500000001000000000000", "0b0000000101000000010000000000", "00000000", "0500000063010000"]) {
-      const script = "import os,socket,subprocess,sys\na,b=socket.socketpair()\nos.dup2(b.fileno(),3)\np=subprocess.Popen(sys.argv[2:],pass_fds=[3])\nb.close()\nos.close(3)\na.recv(65536)\na.send(bytes.fromhex(sys.argv[1]))\na.shutdown(1)\nsys.exit(p.wait(10))";
-      const result = spawnSync("python3", ["-c", script, garbage, PROGRAMS.spawn, "--data", join(base, "other"), "--run", "/run/manyworlds/garbage", "--init", bare.init], { encoding: "utf8", timeout: 20_000 });
-      expect(result.stderr).not.toContain("Traceback");
-      expect(result.status).toBe(0);
+    for (const garbage of ["ffffffff0102", "0b00000001010000000100ffffff7f", "00000000", "0400000001000000"]) {
+      const flags = ["--data", join(base, "other"), "--run", "/run/manyworlds/garbage", "--init", bare.init];
+      const child = spawnProcess(PROGRAMS.spawn, flags, { stdio: ["ignore", "ignore", "pipe", "pipe"] });
+      const channel = child.stdio[3] as Duplex;
+      await once(channel, "data");
+      channel.on("error", () => undefined).write(Buffer.from(garbage, "hex"));
+      const [code] = await once(child, "exit");
+      expect(code).toBe(0);
     }
   });
 });
