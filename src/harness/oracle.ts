@@ -36,6 +36,7 @@ async function run(context: HarnessContext): Promise<HarnessEnd> {
     await upload(context, script);
     const { exit } = await runCommand(context, {
       command: ["/bin/sh", "-c", RUN, `${TARGET}/solve.sh`],
+      agentWasHere: false,
       env: { DEBIAN_FRONTEND: "noninteractive", ...env },
       ...(context.budgets.timeMs === null ? {} : { timeoutMs: context.budgets.timeMs }),
     });

@@ -40,7 +40,7 @@ async function play(context: HarnessContext, lines: readonly string[]): Promise<
     if (leftMs <= 0) return end({ stopReason: "agent_time", detail: `The agent's time was used up after ${turns} of ${lines.length} lines.` });
     if (turns >= context.budgets.turns) return end({ stopReason: "turns", detail: `The turn budget ended the script after ${turns} of ${lines.length} lines.` });
     try {
-      const { exit } = await runCommand(context, { command: ["/bin/sh", "-c", "--", line], shown: line, timeoutMs: Math.ceil(Math.min(commandMs, leftMs)) });
+      const { exit } = await runCommand(context, { command: ["/bin/sh", "-c", "--", line], shown: line, agentWasHere: turns > 0, timeoutMs: Math.ceil(Math.min(commandMs, leftMs)) });
       toolMs += exit.durationMs;
       turns++;
       if (!context.signal.aborted) refuseLost(exit, "a line of the script");

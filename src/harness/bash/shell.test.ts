@@ -57,6 +57,13 @@ describe.each(["bash", "sh"] as const)("a shell of kind %s", (kind) => {
     expect(text).toMatch(/\n\/work\n$/);
   });
 
+  it("goes on when the agent has taken away where it works", async () => {
+    await play("cd /; rm -rf /work/* /work 2>/dev/null; exec sh -c 'kill -9 $$'");
+    const { code, text } = await play("pwd; mkdir -p /work");
+    expect(code).toBe(0);
+    expect(text).toMatch(/\n?\/(work)?\n$/);
+  });
+
   it("gives commands no stdin and takes long scripts", async () => {
     expect(await play("cat; echo rc=$?")).toEqual({ code: 0, text: "rc=0\n" });
     const long = "y".repeat(300_000);

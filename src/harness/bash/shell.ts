@@ -19,11 +19,11 @@ const STATE = "/run/mw-shell";
 const ENV: Readonly<Record<string, string>> = { PAGER: "cat", GIT_PAGER: "cat", MANPAGER: "cat", TERM: "dumb", DEBIAN_FRONTEND: "noninteractive" };
 
 /**
- * `$1`: state directory, `$2`: `bash` or `sh`. `at` is a list of slot numbers, appended to and never truncated, so that a kill at any byte leaves the last complete
+ * `$1`: state directory, `$2`: `bash` or `sh`, `$3`: directory to start in. The process itself starts in /, which the agent cannot take away. `at` is a list of slot numbers, appended to and never truncated, so that a kill at any byte leaves the last complete
  * state in force; the two slots alternate. Only builtins are used, because the command may have broken PATH.
  */
 const WRAPPER = String.raw`
-__mw_d=$1 __mw_k=$2 __mw_s= __mw_x=
+__mw_d=$1 __mw_k=$2 __mw_w=$3 __mw_s= __mw_x= __mw_cwd=
 set --
 if [ "$__mw_k" = bash ]; then IFS= read -r -d '' __mw_c
 else __mw_c=$(cat && printf x) || exit 127; __mw_c=\${__mw_c%x}; fi
@@ -37,9 +37,12 @@ if [ -n "$__mw_s" ]; then
     . "$__mw_d/functions$__mw_s" 2>/dev/null
   fi
   . "$__mw_d/env$__mw_s" 2>/dev/null
-  cd -- "$__mw_cwd" 2>/dev/null || printf '%s: the working directory %s is gone; this is %s\n' "$__mw_k" "$__mw_cwd" "$PWD"
-  unset __mw_cwd
 fi
+if ! cd -- "\${__mw_cwd:-$__mw_w}" 2>/dev/null; then
+  cd -- "$__mw_w" 2>/dev/null
+  printf '%s: the working directory %s is gone; this is %s\n' "$__mw_k" "\${__mw_cwd:-$__mw_w}" "$PWD"
+fi
+unset __mw_cwd OLDPWD
 __mw_save='{
   set +eux
   case $__mw_s in a) __mw_s=b ;; *) __mw_s=a ;; esac
@@ -70,8 +73,16 @@ export class AgentShell {
 
   /** Rejects `invalid_image` when the image has no shell. */
   static async open(context: HarnessContext): Promise<AgentShell> {
-    const { sandbox, signal, user } = context;
-    const probe = await sandbox.run({ command: ["/bin/sh", "-c", "command -v bash || command -v sh"], cwd: "/", timeoutMs: 30_000, maxOutputBytes: 4096, signal });
+    const { sandbox, signal, user, workdir } = context;
+    const probe = await sandbox.run({
+      command: ["/bin/sh", "-c", "command -v bash || command -v sh"],
+      // As the agent's commands will run, so that a user or directory that cannot be is found now.
+      ...(user === null ? {} : { user }),
+      ...(workdir === null ? {} : { cwd: workdir }),
+      timeoutMs: 30_000,
+      maxOutputBytes: 4096,
+      signal,
+    });
     signal.throwIfAborted();
     const path = Buffer.from(probe.stdout).toString("utf8").trim();
     if (probe.code !== 0 || !/^\/[^\n]{0,255}$/.test(path)) {
@@ -87,9 +98,17 @@ export class AgentShell {
     return this.#kind;
   }
 
+  #start(): string {
+    const { workdir, sandbox } = this.#context;
+    const named = workdir ?? sandbox.spec.workdir ?? sandbox.spec.root.workdir;
+    return named.startsWith("/") ? named : `/${named}`;
+  }
+
   async run(command: string, timeoutMs: number): Promise<CommandResult> {
     return await runCommand(this.#context, {
-      command: [this.#path, "-c", WRAPPER, this.#kind, STATE, this.#kind],
+      command: [this.#path, "-c", WRAPPER, this.#kind, STATE, this.#kind, this.#start()],
+      cwd: "/",
+      agentWasHere: true,
       shown: command,
       stdin: command,
       env: ENV,
