@@ -20,7 +20,7 @@ import { rolloutDirectory } from "../store/run-directory.ts";
 import type { Task } from "../task/task.ts";
 import { toFailure, toLogEvent, type Failure, type RunEvent } from "./events.ts";
 import { hostRoom, shortage, type HostRoom } from "./host.ts";
-import type { PlanItem } from "./plan.ts";
+import { checkItem, referenceOf, type PlanItem } from "./plan.ts";
 import { RolloutRecorder } from "./recorder.ts";
 import { rolloutDocument } from "./report.ts";
 import type { RolloutState } from "./rollout-state.ts";
@@ -150,11 +150,9 @@ export class RunController {
       observer.note(`${item.source}: ${item.error.message}${item.error.fix === null ? "" : ` (${item.error.fix})`}`);
       return;
     }
-    const task = item.kind === "broken" ? fromFailure(item.error) : this.#checked(item.task);
-    const reference =
-      item.kind === "broken"
-        ? { name: item.directory.split("/").at(-1) || item.directory, family: item.directory.split("/").at(-2) ?? "", digest: null, directory: item.directory }
-        : { name: item.task.name, family: item.task.family, digest: item.task.digest, directory: item.task.directory };
+    const checked = checkItem(item, this.#options.preflight);
+    const task = checked.kind === "group" ? checked.task : fromFailure(checked.error);
+    const reference = checked.kind === "group" ? referenceOf(checked.task) : checked.reference;
     if (task instanceof MwError) observer.note(`${item.source}: ${task.message}${task.fix === undefined ? "" : ` (${task.fix})`}`);
     const group = newId("grp", runtime);
     const rollouts = item.attempts.map((attempt) => ({ rollout: newId("ro", runtime), ...attempt }));

@@ -2,9 +2,12 @@
 import { readFile } from "node:fs/promises";
 import { join } from "node:path";
 import type { RunId } from "../core/ids.ts";
+import type { CallRecord, MessageRecord } from "../harness/harness.ts";
 import { rolloutDirectory } from "../store/run-directory.ts";
+import { atifTrajectory, type AtifCommand } from "./atif.ts";
 import { rolloutDocument } from "./report.ts";
 import type { RolloutState } from "./rollout-state.ts";
+import type { RunConfig } from "./run-config.ts";
 import type { RunState } from "./run-state.ts";
 
 export type ExportFormat = "jsonl" | "atif";
@@ -14,32 +17,63 @@ export interface ExportOptions {
   readonly scoredOnly: boolean;
 }
 
-export async function* exportLines(home: string, run: RunId, state: RunState, options: ExportOptions): AsyncGenerator<string> {
+export async function* exportLines(home: string, config: RunConfig, state: RunState, options: ExportOptions): AsyncGenerator<string> {
+  const run = config.run as RunId;
   for (const group of state.groups) {
     for (const rollout of group.rollouts) {
       if (rollout.phase !== "recorded" || (options.scoredOnly && rollout.outcome !== "scored")) continue;
-      yield JSON.stringify(await jsonDocument(home, run, rollout));
+      const records = await readRecords(rolloutDirectory(home, run, rollout.rollout));
+      yield JSON.stringify(options.format === "atif" ? atifDocument(run, config, rollout, records) : jsonDocument(run, rollout, records));
     }
   }
 }
 
-/** The result with what led to it. Command output stays in the rollout's directory. */
-async function jsonDocument(home: string, run: RunId, rollout: RolloutState): Promise<unknown> {
-  const directory = rolloutDirectory(home, run, rollout.rollout);
+interface Records {
+  readonly directory: string;
+  readonly instruction: string | null;
+  readonly messages: readonly unknown[];
+  readonly calls: readonly unknown[];
+  readonly commands: readonly unknown[];
+  readonly verdict: unknown;
+}
+
+async function readRecords(directory: string): Promise<Records> {
   const read = async (name: string): Promise<string | null> => readFile(join(directory, name), "utf8").catch(() => null);
   const verdict = await read("verdict.json");
   return {
-    run,
-    ...rolloutDocument(rollout),
+    directory,
     instruction: await read("instruction.md"),
     messages: parseLines(await read("transcript.jsonl")),
     calls: parseLines(await read("calls.jsonl")),
     commands: parseLines(await read("commands.jsonl")),
     verdict: verdict === null ? null : (JSON.parse(verdict) as unknown),
-    directory,
   };
 }
 
+/** The result with what led to it. Command output stays in the rollout's directory. */
+function jsonDocument(run: RunId, rollout: RolloutState, records: Records): unknown {
+  return { run, ...rolloutDocument(rollout), ...records };
+}
+
+function atifDocument(run: RunId, config: RunConfig, rollout: RolloutState, { instruction, messages, calls, commands, verdict }: Records): unknown {
+  const { name, version, settings } = config.harnesses.find((harness) => harness.name === rollout.harness) ?? { name: rollout.harness, version: "", settings: {} };
+  const { outcome, reward, rewards, seconds, stopReason, error, tries, turns, phaseMs, ...facts } = rolloutDocument(rollout);
+  return atifTrajectory({
+    rollout: rollout.rollout,
+    agent: { name, version, settings },
+    model: config.upstream?.model ?? null,
+    instruction: instruction ?? "",
+    // Written by our own recorder, line by line, in these shapes.
+    messages: messages as readonly MessageRecord[],
+    calls: calls as readonly CallRecord[],
+    commands: commands as readonly AtifCommand[],
+    facts: { run, ...facts },
+    end: { outcome, reward, rewards, seconds, stopReason, error, tries, turns, phaseMs, verdict },
+  });
+}
+
+/** What a writer that died left half written is no record. */
 function parseLines(text: string | null): readonly unknown[] {
-  return (text ?? "").split("\n").flatMap((line) => (line === "" ? [] : [JSON.parse(line) as unknown]));
+  const lines = (text ?? "").split("\n");
+  return lines.slice(0, -1).map((line) => JSON.parse(line) as unknown);
 }

@@ -7,7 +7,7 @@ import { MwError } from "../core/errors.ts";
 import { LIMITS } from "../core/limits.ts";
 import { seededRandom } from "../core/runtime.ts";
 import type { Task } from "../task/task.ts";
-import { toFailure, type Failure } from "./events.ts";
+import { toFailure, type Failure, type TaskReference } from "./events.ts";
 
 /** One thing that was given as a task. */
 export interface TaskInput {
@@ -25,10 +25,18 @@ export interface PlannedAttempt {
   readonly harness: string;
 }
 
+/** A task that is there but cannot be honoured: its rollouts end as task errors. */
+export interface BrokenItem {
+  readonly kind: "broken";
+  readonly source: string;
+  readonly reference: TaskReference;
+  readonly error: Failure;
+  readonly attempts: readonly PlannedAttempt[];
+}
+
 export type PlanItem =
   | { readonly kind: "refused"; readonly source: string; readonly error: Failure }
-  /** A task that is there but cannot be honoured: its rollouts end as task errors. */
-  | { readonly kind: "broken"; readonly source: string; readonly directory: string; readonly error: Failure; readonly attempts: readonly PlannedAttempt[] }
+  | BrokenItem
   | { readonly kind: "group"; readonly source: string; readonly task: Task; readonly attempts: readonly PlannedAttempt[] };
 
 export interface PlanOptions {
@@ -64,8 +72,24 @@ async function planItem(input: TaskInput, index: number, options: PlanOptions): 
   try {
     return { kind: "group", source, task: await input.load(), attempts };
   } catch (error) {
-    return { kind: "broken", source, directory, error: toFailure(error), attempts };
+    const [family = "", name = directory] = directory.split("/").slice(-2);
+    return { kind: "broken", source, reference: { name, family, digest: null, directory }, error: toFailure(error), attempts };
   }
+}
+
+/** A group as it is, or as a broken one when `check` throws. */
+export function checkItem<Item extends PlanItem>(item: Item, check: (task: Task) => void): Item | BrokenItem {
+  if (item.kind !== "group") return item;
+  try {
+    check(item.task);
+    return item;
+  } catch (error) {
+    return { kind: "broken", source: item.source, reference: referenceOf(item.task), error: toFailure(error), attempts: item.attempts };
+  }
+}
+
+export function referenceOf({ name, family, digest, directory }: Task): TaskReference {
+  return { name, family, digest, directory };
 }
 
 function drawAttempts(index: number, { seed, attempts, harnesses }: PlanOptions): readonly PlannedAttempt[] {

@@ -11,11 +11,12 @@ import type { SandboxBackend } from "../sandbox/sandbox.ts";
 import { FileLog } from "../store/file-log.ts";
 import { createRunDirectory, eventsFile, runDirectory } from "../store/run-directory.ts";
 import { loadTask } from "../task/load-task.ts";
+import type { Task } from "../task/task.ts";
 import { expandPlaceholders } from "../task/placeholders.ts";
 import { RunController, type RunObserver } from "./controller.ts";
 import { fromLogEvent, toLogEvent, type RunEvent } from "./events.ts";
 import { readInputs } from "./inputs.ts";
-import { planRun, type PlanItem } from "./plan.ts";
+import { checkItem, planRun, type PlanItem } from "./plan.ts";
 import { preflight } from "./preflight.ts";
 import { readRunConfig, type RunConfig } from "./run-config.ts";
 import { RunState } from "./run-state.ts";
@@ -69,9 +70,12 @@ export function planOf(request: Pick<NewRun, "inputs" | "seed" | "attempts" | "h
 export async function startRun(dependencies: RunDependencies, request: NewRun, apiKey: string | null): Promise<RunEnd> {
   const { home, version, runtime } = dependencies;
   const harnesses = request.harnesses.map((name) => dependencies.makeHarness(name, name === "script" ? request.script : null));
-  const plan = await firstGroup(planOf(request));
+  const readable = await firstGroup(planOf(request), () => undefined);
   const machines = await dependencies.openMachines();
   try {
+    const plan = await firstGroup(readable, checker(dependencies, request, machines));
+    // An image that every task is to use is there before anything starts.
+    if (request.image !== null) await machines.images.resolve(request.image, { progress: (message) => dependencies.observer.note(message) });
     const run = newId("run", runtime);
     const config: RunConfig = {
       ...request,
@@ -141,9 +145,7 @@ async function drive(dependencies: RunDependencies, { config, run, machines, log
       state,
       plan,
       loadTask,
-      preflight: (task) => {
-        preflight(task, { capabilities: machines.backend.capabilities, networkOverride: config.network, ignoreLimits: config.ignoreLimits, expandEnv: expander(dependencies) });
-      },
+      preflight: checker(dependencies, config, machines),
       harness: (name) => {
         const harness = harnesses.get(name);
         if (harness === undefined) throw new MwError("internal", `the harness ${name} was drawn but is none of the run's`);
@@ -183,6 +185,10 @@ function services(dependencies: RunDependencies, config: RunConfig, machines: Ma
   };
 }
 
+function checker(dependencies: RunDependencies, { network, ignoreLimits }: Pick<RunConfig, "network" | "ignoreLimits">, machines: Machines): (task: Task) => void {
+  return (task) => preflight(task, { capabilities: machines.backend.capabilities, networkOverride: network, ignoreLimits, expandEnv: expander(dependencies) });
+}
+
 function expander({ env }: RunDependencies): TryServices["expandEnv"] {
   return (table, where) => expandPlaceholders(table, (name) => env[name], where);
 }
@@ -198,14 +204,15 @@ function openLog(dependencies: RunDependencies, config: RunConfig, machines: Mac
   });
 }
 
-/** Reads ahead to the first task that can run, so that input with none in it is refused before anything starts. */
-async function firstGroup(plan: AsyncGenerator<PlanItem>): Promise<AsyncGenerator<PlanItem>> {
+/** Reads ahead to the first task that passes the check, so that input with none in it is refused before anything starts. */
+async function firstGroup(plan: AsyncGenerator<PlanItem>, check: (task: Task) => void): Promise<AsyncGenerator<PlanItem>> {
   const before: PlanItem[] = [];
   for (;;) {
     const { done, value } = await plan.next();
     if (done === true || before.length >= LIMITS.refusedBeforeStart) throw nothingToRun(before);
-    before.push(value);
-    if (value.kind === "group") break;
+    const item: PlanItem = checkItem(value, check);
+    before.push(item);
+    if (item.kind === "group") break;
   }
   return (async function* () {
     yield* before;
@@ -220,7 +227,9 @@ function nothingToRun(items: readonly PlanItem[]): MwError {
   if (failures.length === 1) return new MwError(first.error.code, `${mentions(first.error.message, first.source)}`, first.error.fix === null ? {} : { fix: first.error.fix });
   const shown = failures.slice(0, 20).map(({ source, error }) => `\n  ${mentions(error.message, source)}${error.fix === null ? "" : `\n    fix: ${error.fix}`}`);
   const more = failures.length > shown.length ? `\n  ... and ${failures.length - shown.length} more` : "";
-  return new MwError("invalid_input", `none of the ${failures.length} inputs can run:${shown.join("")}${more}`, { fix: "correct at least one of them; mw task check DIR looks at one closely" });
+  // One kind of failure throughout keeps its exit code.
+  const code = failures.every(({ error }) => error.code === first.error.code) ? first.error.code : "invalid_input";
+  return new MwError(code, `none of the ${failures.length} inputs can run:${shown.join("")}${more}`, { fix: "correct at least one of them; mw task check DIR looks at one closely" });
 }
 
 function mentions(message: string, source: string): string {

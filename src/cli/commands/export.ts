@@ -1,6 +1,7 @@
 /** `mw export`: a run's recorded rollouts, one JSON document a line. */
 import { MwError } from "../../core/errors.ts";
 import { exportLines, type ExportFormat } from "../../rollout/export.ts";
+import { readRunConfig } from "../../rollout/run-config.ts";
 import { loadRunState } from "../../rollout/run-state.ts";
 import { findRun } from "../../store/run-directory.ts";
 import { loadConfig } from "../config.ts";
@@ -12,7 +13,7 @@ export async function exportRun(this: AppContext, flags: { readonly format: Expo
   const run = await findRun(home, name);
   const state = await loadRunState(home, run);
   let count = 0;
-  for await (const line of exportLines(home, run, state, flags)) {
+  for await (const line of exportLines(home, await readRunConfig(home, run), state, flags)) {
     this.process.stdout.write(`${line}\n`);
     count++;
   }

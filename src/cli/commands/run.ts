@@ -1,4 +1,5 @@
 /** `mw run`: checks everything that was given, then runs it. */
+import { join } from "node:path";
 import { MwError } from "../../core/errors.ts";
 import { DEFAULT_OUTCOME_RULES } from "../../core/outcome.ts";
 import { absoluteInput } from "../../rollout/inputs.ts";
@@ -44,13 +45,19 @@ function newRun(context: AppContext, config: Config, flags: RunFlags, tasks: rea
     apiKeyFile: config.get("apiKeyFile"),
     budgets: { turns: config.get("maxTurns") ?? 100, tokens: config.get("tokenBudget"), commandMs: config.get("commandTimeout") ?? 300_000, outputBytes: 16 * 1024 },
     network: config.get("network"),
-    image: flags.image ?? null,
+    image: flags.image === undefined ? null : absoluteImage(context.cwd, flags.image),
     ignoreLimits: flags.ignoreLimits,
     timeoutMultiplier: config.get("timeoutMultiplier") ?? 1,
     concurrency: config.get("concurrency") ?? 1,
     durability: config.get("durability") ?? "process",
     rules: DEFAULT_OUTCOME_RULES,
   };
+}
+
+/** A reference that means the same from any working directory. */
+function absoluteImage(cwd: string, reference: string): string {
+  const match = /^(dir|tar|oci|docker-archive):(?!\/)(.+)$/.exec(reference);
+  return match === null ? reference : `${match[1]}:${join(cwd, match[2] ?? "")}`;
 }
 
 function upstreamOf(config: Config): NewRun["upstream"] {
@@ -69,7 +76,7 @@ async function showPlan(context: AppContext, request: NewRun, json: boolean): Pr
   const refused: { source: string; error: { code: string; message: string; fix: string | null } }[] = [];
   for await (const item of planOf(request)) {
     if (item.kind === "refused") refused.push({ source: item.source, error: item.error });
-    else if (item.kind === "broken") groups.push({ task: item.directory, family: "", digest: null, directory: item.directory, error: item.error.message, attempts: item.attempts });
+    else if (item.kind === "broken") groups.push({ task: item.reference.name, family: item.reference.family, digest: null, directory: item.reference.directory, error: item.error.message, attempts: item.attempts });
     else groups.push({ task: item.task.name, family: item.task.family, digest: item.task.digest, directory: item.task.directory, error: null, attempts: item.attempts });
   }
   for (const { source, error } of refused) note(context, printable(`${source}: ${error.message}`));
