@@ -31,6 +31,8 @@ _checks = []
 _settings = {"partial": False}
 _started = time.monotonic()
 
+#: Environment for the grader's own tools (git, make...): only what the image has, nothing that the agent may have put before it.
+TOOLS = {"PATH": "/usr/bin:/bin"}
 #: Hidden inputs are drawn from this; the seed is printed, so that a verdict can be looked into.
 SEED = int.from_bytes(os.urandom(6), "big")
 rng = random.Random(SEED)

@@ -1,0 +1,1 @@
+"""Greets people in their language."""
