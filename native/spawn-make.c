@@ -83,7 +83,7 @@ static int finish_options(char *options, size_t size, const char *upper, const c
 {
 	size_t length = strlen(options);
 	/* Spelled out, because their defaults are a choice of each kernel's builder. */
-	int added = snprintf(options + length, size - length, "%s,upperdir=/s/upper%s,workdir=/s/%s,redirect_dir=off,index=off,metacopy=off%s",
+	int added = snprintf(options + length, size - length, "%s,upperdir=/s/upper%s,workdir=/s/%s,redirect_dir=nofollow,index=off,metacopy=off%s",
 			     upper[0] ? "" : ":/s/skel", upper, work, S.privileged ? "" : ",userxattr");
 	return added < 0 || (size_t)added >= size - length ? fail_code(failure, "limit", "too many layers") : 0;
 }

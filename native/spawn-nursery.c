@@ -123,6 +123,11 @@ static int build(void)
 	MUST("entering the templates", chdir("t"));
 	MUST(at_step, make_dev());
 	MUST(at_step, make_sys());
+	/* A user namespace may mount a /proc only where one is visible already; the machine leaves this one behind with the nursery. */
+	if (!S.privileged) {
+		MUST("making an attachment point for /proc", mkdir("proc", 0555));
+		MUST("showing /proc", mount("/proc", "proc", NULL, MS_BIND | MS_REC, NULL));
+	}
 	MUST("entering the nursery", chdir(root));
 	MUST("making the nursery the root", k_pivot_root(".", "."));
 	MUST("leaving the host's mounts", umount2(".", MNT_DETACH));

@@ -52,6 +52,15 @@ static int put_file(int dir, const char *path, const char *text)
 	return written < 0 ? -1 : 0;
 }
 
+/* An ordinary user cannot give files to owners whose ids it has no part in; then the machine's root owns the directory. */
+static int copy_owner_and_mode(int dir, const char *path, const char *like)
+{
+	struct stat info;
+	if (stat(like, &info) < 0) return -1;
+	if (fchownat(dir, path, info.st_uid, info.st_gid, 0) < 0 && S.privileged) return -1;
+	return fchmodat(dir, path, info.st_mode & 07777, 0);
+}
+
 static int fill(struct machine *machine, const struct create_request *request)
 {
 	static const struct {
@@ -63,12 +72,11 @@ static int fill(struct machine *machine, const struct create_request *request)
 	for (size_t i = 0; i < sizeof DIRECTORIES / sizeof *DIRECTORIES; i++)
 		if (mkdirat(dir, DIRECTORIES[i].path, DIRECTORIES[i].mode) < 0) return -1;
 	/* The overlay's root shows the upper directory's mode and owner: the image's. */
-	struct stat top;
-	if (request->layer_count > 0 && stat(request->layers[0], &top) == 0)
-		if (fchownat(dir, "upper", top.st_uid, top.st_gid, 0) < 0 || fchmodat(dir, "upper", top.st_mode & 07777, 0) < 0) return -1;
+	if (copy_owner_and_mode(dir, "upper", request->layers[0]) < 0) return -1;
 	char text[256];
 	snprintf(text, sizeof text, "127.0.0.1 localhost\n::1 localhost ip6-localhost ip6-loopback\n127.0.1.1 %s\n", request->hostname);
 	if (put_file(dir, "skel/etc/hosts", text) < 0) return -1;
+	if (request->network == 1 && put_file(dir, "skel/etc/resolv.conf", "") < 0) return -1;
 	snprintf(text, sizeof text, "%s\n", request->hostname);
 	return put_file(dir, "skel/etc/hostname", text);
 }
@@ -87,10 +95,7 @@ static int fill_part(struct machine *machine, const char *target, const char *la
 		*slash = '/';
 	}
 	if (mkdirat(machine->scratch, path, 0755) < 0 && errno != EEXIST) return -1;
-	struct stat top;
-	if (stat(layer, &top) < 0) return -1;
-	if (fchownat(machine->scratch, path, top.st_uid, top.st_gid, 0) < 0) return S.privileged ? -1 : 0;
-	return fchmodat(machine->scratch, path, top.st_mode & 07777, 0);
+	return copy_owner_and_mode(machine->scratch, path, layer);
 }
 
 static int mount_tmpfs(struct machine *machine, const char *where)

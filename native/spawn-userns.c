@@ -49,6 +49,25 @@ static int write_map(pid_t pid, const char *file, const char *text)
 	return written < 0 ? -1 : 0;
 }
 
+/* As root the slot's range; else the same ids as here, piece by piece: a piece of a map must lie within one of the map above it. */
+static void machine_map(char *out, size_t size, int slot, const char *own)
+{
+	if (S.privileged) {
+		snprintf(out, size, "0 %u %u\n", S.config.slot_base + (uint32_t)slot * SLOT_IDS, SLOT_IDS);
+		return;
+	}
+	size_t length = 0;
+	out[0] = 0;
+	FILE *map = fopen(own, "re");
+	unsigned long long inside, outside, count;
+	while (map && length + 64 < size && fscanf(map, "%llu %llu %llu", &inside, &outside, &count) == 3) {
+		if (inside >= SLOT_IDS) continue;
+		if (inside + count > SLOT_IDS) count = SLOT_IDS - inside;
+		length += (size_t)snprintf(out + length, size - length, "%llu %llu %llu\n", inside, inside, count);
+	}
+	if (map) fclose(map);
+}
+
 /* A process that shares our memory and only sleeps holds the new namespace until we have its descriptor. */
 static int make(int slot, struct failure *failure)
 {
@@ -64,12 +83,12 @@ static int make(int slot, struct failure *failure)
 	self = getpid();
 	pid_t pid = clone(holder_main, stack + 16384, CLONE_VM | CLONE_FILES | CLONE_NEWUSER | SIGCHLD, &self);
 	if (pid < 0) return fail_errno(failure, errno, "making a user namespace");
-	uint32_t base = S.privileged ? S.config.slot_base + (uint32_t)slot * SLOT_IDS : 0;
-	char map[64];
-	snprintf(map, sizeof map, "0 %u %u\n", base, S.privileged || S.multiple_ids ? SLOT_IDS : 1);
+	char uids[512], gids[512];
+	machine_map(uids, sizeof uids, slot, "/proc/self/uid_map");
+	machine_map(gids, sizeof gids, slot, "/proc/self/gid_map");
 	int fd = -1, error = 0;
 	if (!S.privileged && !S.multiple_ids && write_map(pid, "setgroups", "deny") < 0) error = errno;
-	if (!error && (write_map(pid, "uid_map", map) < 0 || write_map(pid, "gid_map", map) < 0)) error = errno;
+	if (!error && (write_map(pid, "uid_map", uids) < 0 || write_map(pid, "gid_map", gids) < 0)) error = errno;
 	if (!error) {
 		char path[64];
 		snprintf(path, sizeof path, "/proc/%d/ns/user", (int)pid);
@@ -78,7 +97,7 @@ static int make(int slot, struct failure *failure)
 	}
 	kill(pid, SIGKILL);
 	waitpid(pid, NULL, __WALL);
-	if (fd < 0) return fail_errno(failure, error, "mapping ids %s into a user namespace", map);
+	if (fd < 0) return fail_errno(failure, error, "mapping ids %s into a user namespace", uids);
 	return keep_fd(fd);
 }
 
