@@ -70,7 +70,7 @@ async function shadowsModule(change: WorkspaceChange, path: string, name: string
   if (/^python\d+\.zip$/.test(name) && inTrees(path, facts.zones.trees)) return true;
   if (/\/python[\d.]+\//.test(path) && (await shadowsPython(change, path, name, directory, facts))) return true;
   if (/\.p[ml]$/.test(name) && (await shadowsPerl(path, facts))) return true;
-  return /\.rb$/.test(name) && /\/site_ruby\//.test(path) && (await shadowsRuby(path, name, facts));
+  return name.endsWith(".rb") && /\/site_ruby\//.test(path) && (await shadowsRuby(path, name, facts));
 }
 
 /** Code that runs at start, and modules that are found before the image's of the same name. */
