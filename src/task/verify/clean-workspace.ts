@@ -29,25 +29,25 @@ export async function cleanWorkspace(workspace: Workspace, { task, root, image, 
     instruction,
     read: (path: Uint8Array, maxBytes: number) => workspace.read(path, maxBytes),
   };
-  let total = await pass(workspace, facts);
-  for (let more = total, passes = 1; more.restored.length + more.removed.length > 0; passes++) {
-    more = await pass(workspace, facts);
-    total = { ...total, restored: union(total.restored, more.restored), removed: union(total.removed, more.removed) };
-    if (more.restored.length + more.removed.length === 0) break;
-    if (passes < PASSES) continue;
-    throw new MwError("sandbox_failed", `The workspace ${workspace.id} still has what was discarded from it: ${[...more.restored, ...more.removed].slice(0, 5).join(", ")}`, {
-      facts: { workspace: workspace.id },
-    });
+  const first = await pass(workspace, facts);
+  const restored = new Set(first.restored);
+  const removed = new Set(first.removed);
+  let last = first;
+  for (let passes = 1; last.restored.length + last.removed.length > 0; passes++) {
+    if (passes > PASSES) {
+      throw new MwError("sandbox_failed", `The workspace ${workspace.id} still has what was discarded from it: ${[...last.restored, ...last.removed].slice(0, 5).join(", ")}`, {
+        facts: { workspace: workspace.id },
+      });
+    }
+    last = await pass(workspace, facts);
+    for (const path of last.restored) restored.add(path);
+    for (const path of last.removed) removed.add(path);
   }
-  return total;
+  return { ...first, restored: [...restored], removed: [...removed] };
 }
 
 async function pass(workspace: Workspace, facts: SanitationFacts): Promise<Sanitation> {
   const plan = await planSanitation(await workspace.changes(), facts);
   await workspace.discard(plan.discard);
   return plan;
-}
-
-function union(a: readonly string[], b: readonly string[]): readonly string[] {
-  return [...new Set([...a, ...b])];
 }

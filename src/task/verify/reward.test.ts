@@ -1,4 +1,4 @@
-import fc from "fast-check";
+import { assert, double, oneof, property, string, uint8Array } from "fast-check";
 import { describe, expect, test } from "vitest";
 import { parseRewardJson, parseRewardText, readRewards, type RewardFile } from "./reward.ts";
 
@@ -42,8 +42,8 @@ describe("reward.txt", () => {
   });
 
   test("never anything but a finite number or a named error", () => {
-    fc.assert(
-      fc.property(fc.oneof(fc.uint8Array({ maxLength: 40 }), fc.string().map((value) => Buffer.from(value)), fc.double().map((value) => Buffer.from(String(value)))), (content) => {
+    assert(
+      property(oneof(uint8Array({ maxLength: 40 }), string().map((value) => Buffer.from(value)), double().map((value) => Buffer.from(String(value)))), (content) => {
         for (const parsed of [parseRewardText(content), parseRewardJson(content)]) {
           expect("error" in parsed ? parsed.error.message !== "" : Object.values(parsed.rewards).every(Number.isFinite)).toBe(true);
         }
