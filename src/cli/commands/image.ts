@@ -1,8 +1,8 @@
 /** The `mw image` commands. */
-import { open, stat } from "node:fs/promises";
-import { basename, join, resolve } from "node:path";
+import { resolve } from "node:path";
 import { MwError } from "../../core/errors.ts";
 import { exportOciArchive } from "../../image/export.ts";
+import { sniffImage } from "../../image/sniff.ts";
 import { openImageStore, type LocalImageStore } from "../../image/store.ts";
 import type { Image } from "../../image/image.ts";
 import { loadConfig } from "../config.ts";
@@ -18,7 +18,7 @@ export async function pull(this: AppContext, flags: MakeFlags & { readonly refre
 
 export async function importImage(this: AppContext, flags: MakeFlags, path: string, name?: string): Promise<void> {
   const store = await openStore(this);
-  const reference = /^(dir|tar|oci|docker-archive):/.test(path) ? path : await sniff(resolve(this.cwd, path));
+  const reference = /^(dir|tar|oci|docker-archive):/.test(path) ? path : await sniffImage(resolve(this.cwd, path));
   const image = await interruptible(this, (signal) => store.resolve(reference, { progress: progress(this, flags), signal }));
   if (name !== undefined) await store.tag(image, name);
   report(this, flags, image, name ?? reference);
@@ -124,25 +124,6 @@ export async function alias(this: AppContext, flags: OutputFlags & { readonly re
 function openStore(context: AppContext): Promise<LocalImageStore> {
   const config = loadConfig(context.env, context.cwd);
   return openImageStore({ home: config.home.value, aliases: config.imageAliases, cwd: context.cwd, env: context.env, runtime: context.runtime });
-}
-
-/** What lies at the path, as a reference. */
-async function sniff(path: string): Promise<string> {
-  const stats = await stat(path).catch((error: NodeJS.ErrnoException) => {
-    throw new MwError("invalid_image", `cannot open ${path}: ${error.code === "ENOENT" ? "there is no such file" : error.message}`, { fix: "check the path", cause: error });
-  });
-  if (stats.isDirectory()) return (await stat(join(path, "oci-layout")).catch(() => null)) === null ? `dir:${path}` : `oci:${path}`;
-  // Image archives are small at the front: their documents stand among the first names of the archive.
-  const handle = await open(path);
-  try {
-    const { buffer, bytesRead } = await handle.read(Buffer.alloc(1 << 20), 0, 1 << 20, 0);
-    const head = buffer.toString("latin1", 0, bytesRead);
-    if (/(^|\0|\/)manifest\.json\0/.test(head) || /^[0-9a-f]{64}(\/|\.json)/.test(basename(head.slice(0, 100)))) return `docker-archive:${path}`;
-    if (/(^|\0|\/)(oci-layout|index\.json)\0/.test(head) || /^(\.\/)?blobs\//.test(head)) return `oci:${path}`;
-  } finally {
-    await handle.close();
-  }
-  return `tar:${path}`;
 }
 
 function describe(image: Image) {
