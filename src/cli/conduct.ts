@@ -52,7 +52,7 @@ export async function runWithProgress(context: AppContext, config: Config, quiet
       runtime: context.runtime,
       env: context.env,
       openMachines: () => openMachines(config, progress.note.bind(progress)),
-      verify: verifier,
+      verify: (machines, images) => verifier(context, machines, images),
       makeHarness: makeRunHarness,
       observer: progress,
       started: (controller, run) => {
