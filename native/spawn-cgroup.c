@@ -236,7 +236,8 @@ int cgroup_make(struct machine *machine, const struct create_request *request, i
 	*count = 0;
 	int error = 0;
 	for (int i = 0; i < HIERARCHIES && !error; i++) {
-		if (parents[i] < 0) continue;
+		/* Nothing is read from a v1 cpu group, so it is made for its limit alone. */
+		if (parents[i] < 0 || (i == H_CPU && !request->cpu_milli)) continue;
 		if (mkdirat(parents[i], machine->id, 0755) < 0) error = errno;
 		else if ((dirs[i] = openat(parents[i], machine->id, O_RDONLY | O_DIRECTORY | O_CLOEXEC)) < 0) error = errno;
 		else if ((procs[*count] = openat(dirs[i], "cgroup.procs", O_WRONLY | O_CLOEXEC)) < 0) error = errno;

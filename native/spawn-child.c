@@ -11,12 +11,10 @@
 #include <errno.h>
 #include <linux/capability.h>
 #include <linux/securebits.h>
-#include <net/if.h>
 #include <netinet/in.h>
 #include <sched.h>
 #include <signal.h>
 #include <string.h>
-#include <sys/ioctl.h>
 #include <sys/mount.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
@@ -28,7 +26,7 @@ static const char *const STEP_NAMES[] = {
 	[STEP_DESCRIPTORS] = "arranging descriptors",
 	[STEP_CGROUP] = "entering the control groups",
 	[STEP_MOUNT_NAMESPACE] = "making the mount namespace",
-	[STEP_NETWORK] = "setting up the loopback network",
+	[STEP_NETWORK] = "entering the network namespace",
 	[STEP_SERVICE] = "listening on a service port",
 	[STEP_HOSTNAME] = "setting the host name",
 	[STEP_LAYER] = "attaching a layer",
@@ -66,34 +64,11 @@ static _Noreturn void fail(struct child_plan *plan, enum child_step step)
 	for (;;) syscall(SYS_exit, 127);
 }
 
-static int write_file(const char *path, const char *text)
-{
-	int fd = open(path, O_WRONLY | O_CLOEXEC);
-	if (fd < 0) return -1;
-	ssize_t written = write(fd, text, strlen(text));
-	int saved = errno;
-	close(fd);
-	errno = saved;
-	return written < 0 ? -1 : 0;
-}
-
 static void enter_cgroups(struct child_plan *plan)
 {
 	for (int i = 0; i < plan->cgroups; i++) TRY(STEP_CGROUP, write(plan->cgroup_procs[i], "0", 1));
 	/* Now, not in clone: its root is to be the machine's own group, so that no name of ours is visible inside. */
 	TRY(STEP_CGROUP, unshare(CLONE_NEWCGROUP));
-}
-
-static void raise_loopback(struct child_plan *plan)
-{
-	int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-	TRY(STEP_NETWORK, fd);
-	struct ifreq request;
-	memset(&request, 0, sizeof request);
-	memcpy(request.ifr_name, "lo", 3);
-	request.ifr_flags = IFF_UP | IFF_RUNNING;
-	TRY(STEP_NETWORK, ioctl(fd, SIOCSIFFLAGS, &request));
-	close(fd);
 }
 
 /* One descriptor a message keeps the control buffer small and the order plain. */
@@ -188,6 +163,17 @@ static void mount_system(struct child_plan *plan)
 static void enter_root(struct child_plan *plan)
 {
 	TRY(STEP_PIVOT, chdir("/m"));
+	if (plan->userns >= 0) {
+		/*
+		 * The new root is laid over the nursery's, which then nothing can reach: `..` ends at the topmost mount of the namespace's root, and taking
+		 * mounts away needs power over the namespace that nobody inside has (a copy of it made inside is locked together). Unmounting the nursery
+		 * instead would wait for every processor, which takes longer than all other mounts together, milliseconds on a busy host.
+		 */
+		TRY(STEP_PIVOT, mount(".", "/", NULL, MS_MOVE, NULL));
+		TRY(STEP_PIVOT, chroot("."));
+		TRY(STEP_PIVOT, chdir("/"));
+		return;
+	}
 	TRY(STEP_PIVOT, k_pivot_root(".", "."));
 	TRY(STEP_PIVOT, umount2(".", MNT_DETACH));
 	TRY(STEP_PIVOT, chdir("/"));
@@ -300,15 +286,12 @@ int child_main(void *argument)
 	TRY(STEP_DESCRIPTORS, k_close_range(LOW_FDS, ~0u, MW_CLOSE_RANGE_UNSHARE));
 	enter_cgroups(plan);
 	enter_nursery(plan);
-	raise_loopback(plan);
+	TRY(STEP_NETWORK, setns(plan->netns, CLONE_NEWNET));
 	listen_for_services(plan);
 	TRY(STEP_HOSTNAME, sethostname(plan->hostname, plan->hostname_length));
 	mount_root(plan);
 	mount_system(plan);
 	enter_root(plan);
-	/* Ports below 1024 and ping are root's elsewhere; inside, the network namespace belongs to a user namespace that root is not in. */
-	write_file("/proc/sys/net/ipv4/ip_unprivileged_port_start", "0");
-	write_file("/proc/sys/net/ipv4/ping_group_range", "0 2147483647");
 	mount_resolv(plan);
 	if (plan->userns < 0) mask_proc(plan);
 	limit_resources(plan);

@@ -54,6 +54,7 @@ struct child_plan {
 	int cgroup_procs[PLAN_CGROUPS];
 	int cgroups;
 	int nursery;
+	int netns;
 	int userns; /* -1: the `namespaces` profile */
 	int scratch;
 	uint32_t root_id; /* the host's number of the machine's root, where layers are mounted with mapped ids; else 0 */

@@ -38,6 +38,7 @@ static void transient_close(struct transient *transient)
 	for (int i = 0; i < plan->layer_count; i++) close(plan->layers[i]);
 	close_fd(&plan->scratch);
 	close_fd(&plan->userns);
+	close_fd(&plan->netns);
 	close_fd(&plan->resolv);
 	close_fd(&plan->listener);
 	for (int i = 0; i < 2; i++) {
@@ -128,6 +129,12 @@ static int plan_everything(struct machine *machine, struct transient *transient,
 	if (plan->scratch < 0) return -1;
 	if (plan_layers(machine, plan, request, failure) < 0) return -1;
 	if (cgroup_make(machine, request, plan->cgroup_procs, &plan->cgroups, failure) < 0) return -1;
+	int netns = netns_take(failure);
+	if (netns < 0) return -1;
+	plan->netns = fcntl(netns, F_DUPFD_CLOEXEC, 0);
+	int error = errno;
+	close(netns);
+	if (plan->netns < 0) return fail_errno(failure, error, "making %s", machine->id);
 	if (pipe2(transient->lifeline, O_CLOEXEC) < 0) return fail_errno(failure, errno, "making the lifeline");
 	plan->lifeline = transient->lifeline[0];
 	if (request->service_count > 0) {
@@ -164,7 +171,7 @@ static int run_child(struct machine *machine, struct child_plan *plan, struct fa
 		}
 	}
 	int pidfd = -1;
-	const int flags = CLONE_VM | CLONE_VFORK | CLONE_FILES | CLONE_NEWPID | CLONE_NEWNET | CLONE_NEWIPC | CLONE_NEWUTS | CLONE_PIDFD | SIGCHLD;
+	const int flags = CLONE_VM | CLONE_VFORK | CLONE_FILES | CLONE_NEWPID | CLONE_NEWIPC | CLONE_NEWUTS | CLONE_PIDFD | SIGCHLD;
 	machine->pid = clone(child_main, stack + STACK_BYTES, flags, plan, &pidfd);
 	if (machine->pid < 0) return fail_errno(failure, errno, "making the namespaces of %s", machine->id);
 	if (plan->step != STEP_NONE) {
@@ -273,7 +280,7 @@ struct machine *make_machine(const struct create_request *request, struct failur
 	machine_add(machine);
 	static struct transient transient;
 	memset(&transient, 0, sizeof transient);
-	transient.plan.scratch = transient.plan.resolv = transient.plan.listener = transient.plan.handover = transient.plan.userns = -1;
+	transient.plan.scratch = transient.plan.resolv = transient.plan.listener = transient.plan.handover = transient.plan.userns = transient.plan.netns = -1;
 	for (int i = 0; i < 2; i++) transient.handover[i] = transient.lifeline[i] = -1;
 	int result = machine->userns ? userns_slot_take(&machine->slot, &machine->userns_fd, failure) : 0;
 	if (result == 0) result = bring_up(machine, &transient, request, failure);

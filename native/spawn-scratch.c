@@ -56,7 +56,8 @@ static int put_file(int dir, const char *path, const char *text)
 static int copy_owner_and_mode(int dir, const char *path, const char *like)
 {
 	struct stat info;
-	if (stat(like, &info) < 0) return -1;
+	/* A layer that is not there is reported when it is to be attached. */
+	if (stat(like, &info) < 0) return 0;
 	if (fchownat(dir, path, info.st_uid, info.st_gid, 0) < 0 && S.privileged) return -1;
 	return fchmodat(dir, path, info.st_mode & 07777, 0);
 }

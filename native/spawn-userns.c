@@ -18,7 +18,7 @@
 #include <sys/wait.h>
 
 /* Ready-made namespaces wait here for the next machines; they are made when the loop is idle. */
-enum { READY = 4 };
+enum { READY = 8 };
 static struct {
 	int slot;
 	int fd;
@@ -137,21 +137,20 @@ void userns_slot_return(int slot, int fd)
 	if (slot >= 0) taken[slot] = 0;
 }
 
-void userns_refill(void)
+bool userns_refill(void)
 {
-	while (S.userns_works && ready_count < READY) {
-		struct failure ignored;
-		int slot = free_slot();
-		if (slot < 0) return;
-		int fd = make(slot, &ignored);
-		if (fd < 0) {
-			taken[slot] = 0;
-			return;
-		}
-		ready[ready_count].slot = slot;
-		ready[ready_count].fd = fd;
-		ready_count++;
+	struct failure ignored;
+	int slot = !S.userns_works || ready_count == READY ? -1 : free_slot();
+	if (slot < 0) return false;
+	int fd = make(slot, &ignored);
+	if (fd < 0) {
+		taken[slot] = 0;
+		return false;
 	}
+	ready[ready_count].slot = slot;
+	ready[ready_count].fd = fd;
+	ready_count++;
+	return true;
 }
 
 /* ---- the spawner's own namespace ---- */

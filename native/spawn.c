@@ -326,10 +326,8 @@ static int loop(void)
 		int timeout = wake_ms == UINT64_MAX ? -1 : wake_ms <= now ? 0 : wake_ms - now > 3600000 ? 3600000 : (int)(wake_ms - now);
 		/* Nothing to do at this moment: the time to prepare what the next creations need. */
 		int count = epoll_wait(S.epoll, events, 64, 0);
-		if (count == 0) {
-			if (!S.stopping) userns_refill();
-			count = epoll_wait(S.epoll, events, 64, timeout);
-		}
+		if (count == 0 && !S.stopping && (userns_refill() || netns_refill())) continue;
+		if (count == 0) count = epoll_wait(S.epoll, events, 64, timeout);
 		if (count < 0 && errno != EINTR) die(1, "waiting for events: %s", strerror(errno));
 		for (int i = 0; i < count; i++) {
 			struct source *source = events[i].data.ptr;

@@ -7,7 +7,9 @@
  *   spawn-nursery.c    the mount tree that machines copy spawn-userns.c     user namespaces and ranges of ids
  *   spawn-scratch.c    the file system that takes writes spawn-cgroup.c     limits, freezing, killing
  *   spawn-memory.c     memory limits beside disk use     spawn-forward.c    service ports
- *   spawn-slirp.c      public networks                   spawn-sweep.c      what earlier spawners left
+ *   spawn-netns.c      network namespaces                spawn-sweep.c      what earlier spawners left
+ *   spawn-slirp.c      public networks                   spawn-helper.c     processes beside a machine
+ *   spawn-table.c      machines by id
  */
 #ifndef MW_SPAWN_H
 #define MW_SPAWN_H
@@ -230,7 +232,12 @@ int userns_enter(struct failure *failure);
 void userns_probe(void);
 int userns_slot_take(int *slot, int *fd, struct failure *failure);
 void userns_slot_return(int slot, int fd);
-void userns_refill(void);
+/* Makes at most one; false when there is nothing to do. */
+bool userns_refill(void);
+
+/* spawn-netns.c */
+int netns_take(struct failure *failure);
+bool netns_refill(void);
 
 /* spawn-scratch.c */
 int scratch_make(struct machine *machine, const struct create_request *request, struct failure *failure);

@@ -33,6 +33,7 @@ export function makeBareMachine(): BareMachine {
   for (const applet of APPLETS) symlinkSync("busybox", join(root, "bin", applet));
   const init = join(base, "probe-init");
   execFileSync("gcc", ["-static", "-O2", "-o", init, join(import.meta.dirname, "probe-init.c")]);
+  execFileSync("gcc", ["-static", "-O2", "-w", "-o", join(root, "bin/escape"), join(import.meta.dirname, "escape.c")]);
   return { root, init };
 }
 

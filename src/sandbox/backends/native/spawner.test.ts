@@ -136,7 +136,19 @@ describe("a machine", () => {
     expect(readdirSync(bare.root)).not.toContain("secret");
   });
 
-  test("listens on low ports and pings itself", async () => {
+  test("cannot be left by its root, neither by climbing nor with a mount namespace of its own", async () => {
+    await start();
+    for (const profile of ["userns", "namespaces"] as const) {
+      await create({ id: profile, profile });
+      const output = await sh(profile, "/bin/escape");
+      expect(output).toContain("tried");
+      expect(output).not.toContain("ESCAPED");
+      // The attempts must have been possible at all: no filter is loaded here.
+      expect(output.match(/own namespace/g)).toHaveLength(4);
+    }
+  });
+
+  test("listens on low ports", async () => {
     await start();
     await create({ id: "a" });
     expect(await sh("a", "echo hello | nc -l -p 80 & sleep 0.2; nc 127.0.0.1 80 </dev/null")).toContain("hello");
