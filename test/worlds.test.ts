@@ -12,7 +12,7 @@ const WRONG = fileURLToPath(new URL("./worlds/wrong/", import.meta.url));
 const FAMILIES = ["repair", "data", "git", "sysadmin", "build"];
 /** Only these may stand in the Dockerfile of a task: what the built-in builder can do. */
 const INSTRUCTIONS = /^(FROM|RUN|COPY|ENV|WORKDIR|USER|ARG)$/;
-const NETWORK = /https?:\/\/(?!(?:127\.0\.0\.1|localhost)\b|[\w.-]*\bexample\b)|\b(?:apt-get|apt|pip3?|npm|npx|cpan|curl|wget|git clone (?:https?|ssh|git@))\s+(?:install|update|-|https?|i\b)/;
+const NETWORK = /https?:\/\/(?!(?:127\.0\.0\.1|localhost)\b|[\w.-]*\bexample\b)|\b(?:apt-get|apt|pip3?|npm|npx|cpan|curl|wget|git clone (?:https?|ssh|git@))\s+(?:install|update|-(?!H)|https?|i\b)/;
 
 const entries = await readdir(TERMINAL, { withFileTypes: true });
 const slugs = entries.filter((entry) => entry.isDirectory()).map((entry) => entry.name);
