@@ -16,6 +16,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/types.h>
+#include "errors.h"
 #include "wire.h"
 
 enum {
@@ -207,8 +208,5 @@ int user_resolve(launch *l);
 
 /* init-kill.c */
 uint32_t kill_tree_pass(exec *e);
-
-const char *errno_name(int error);
-const char *errno_text(int error);
 
 #endif

@@ -113,6 +113,7 @@ export class NativeExec implements Exec {
   #ended: ExecExit | null = null;
   #failure: MwError | null = null;
   #iterated = false;
+  #discarding = false;
   #wake: (() => void)[] = [];
   #resolveExit: (exit: ExecExit) => void = () => undefined;
   #rejectExit: (error: MwError) => void = () => undefined;
@@ -167,6 +168,19 @@ export class NativeExec implements Exec {
 
   async acknowledge(): Promise<void> {
     await this.#connection.request(INIT.forget, [[TAG.id, this.id]]);
+  }
+
+  /** Takes no more output, waits for the end and forgets the exec: for an owner that has what it wanted. */
+  async discard(): Promise<void> {
+    this.#discarding = true;
+    this.#consumeQueue();
+    const exit = await this.exit.catch(() => null);
+    if (exit !== null && exit.ended !== "lost") this.acknowledge().catch(() => undefined);
+  }
+
+  #consumeQueue(): void {
+    for (const { stream, data } of this.#queue.splice(0)) this.#offsets[stream].consumed += data.length;
+    this.#credit();
   }
 
   async *#chunks(): AsyncGenerator<ExecChunk, void, undefined> {
@@ -258,6 +272,7 @@ export class NativeExec implements Exec {
       return;
     }
     this.#queue.push({ stream, data });
+    if (this.#discarding) this.#consumeQueue();
   }
 
   #onStdinCredit(frame: Frame): void {

@@ -1,0 +1,215 @@
+/**
+ * Files of a machine, through the helper program that runs inside it: one short process a request, so that paths and links resolve there, with the rights of a
+ * user there, and a request that hangs or lies costs only itself.
+ */
+import { posix } from "node:path";
+import { MwError } from "../../../core/errors.ts";
+import { LIMITS } from "../../../core/limits.ts";
+import type { FileEvent, FileStat, SandboxFiles, SandboxPath, TreeOptions, TreeReport } from "../../sandbox.ts";
+import type { NativeExec } from "./exec.ts";
+import { EVENTS, FILE_TAG, FILES, KINDS } from "./files-protocol.ts";
+import { FilesSession } from "./files-session.ts";
+import { HostTreeWriter, readHostTree } from "./host-tree.ts";
+import { decodeItem, encodeItem, Refusals, type TreeItem } from "./tree-items.ts";
+import type { FieldList, Frame } from "./wire.ts";
+
+/** Starts the helper in the machine as a user (empty: root), with stdin open, an empty environment and no output cap. */
+export type StartHelper = (user: string) => Promise<NativeExec>;
+
+/** Bytes that `read` returns at most when the caller sets no bound. */
+const READ_BYTES = 256 * 1024 * 1024;
+/** Small frames are sent together. */
+const BATCH_BYTES = 64 * 1024;
+
+export class NativeFiles implements SandboxFiles {
+  readonly #start: StartHelper;
+
+  constructor(start: StartHelper) {
+    this.#start = start;
+  }
+
+  async read(path: SandboxPath, { maxBytes = READ_BYTES, user = "" }: { readonly maxBytes?: number; readonly user?: string } = {}): Promise<Uint8Array> {
+    const frames = await this.#ask(FILES.read, [[FILE_TAG.path, path], [FILE_TAG.max, maxBytes]], { user, maxBytes });
+    return Buffer.concat(frames.filter((frame) => frame.type === FILES.data).map((frame) => frame.bytes(FILE_TAG.data) ?? Buffer.alloc(0)));
+  }
+
+  async write(path: SandboxPath, data: Uint8Array | string, options: { readonly mode?: number; readonly owner?: string } = {}): Promise<void> {
+    const owner = await this.#owner(options.owner);
+    const session = await this.#open(FILES.write, [[FILE_TAG.path, path], [FILE_TAG.mode, options.mode], ...owner]);
+    const bytes = typeof data === "string" ? Buffer.from(data) : data;
+    const sending = (async () => {
+      for (let at = 0; at < bytes.length; at += BATCH_BYTES) await session.send(FILES.data, [[FILE_TAG.data, bytes.subarray(at, at + BATCH_BYTES)]]);
+      await session.send(FILES.end);
+    })();
+    await session.finish(sending);
+  }
+
+  async list(path: SandboxPath): Promise<readonly FileStat[]> {
+    const frames = await this.#ask(FILES.list, [[FILE_TAG.path, path]], { maxBytes: 512 * 1024 * 1024 });
+    return frames.filter((frame) => frame.type === FILES.entry).map(statOf);
+  }
+
+  async stat(path: SandboxPath): Promise<FileStat | null> {
+    try {
+      const frames = await this.#ask(FILES.stat, [[FILE_TAG.path, path]]);
+      const entry = frames.find((frame) => frame.type === FILES.entry);
+      return entry === undefined ? null : statOf(entry);
+    } catch (error) {
+      if (error instanceof MwError && (error.facts["errno"] === "ENOENT" || error.facts["errno"] === "ENOTDIR")) return null;
+      throw error;
+    }
+  }
+
+  async mkdir(path: SandboxPath, options: { readonly mode?: number; readonly owner?: string } = {}): Promise<void> {
+    const owner = await this.#owner(options.owner);
+    await this.#ask(FILES.mkdir, [[FILE_TAG.path, path], [FILE_TAG.mode, options.mode], ...owner]);
+  }
+
+  async move(from: SandboxPath, to: SandboxPath): Promise<void> {
+    await this.#ask(FILES.move, [[FILE_TAG.path, from], [FILE_TAG.to, to]]);
+  }
+
+  async remove(path: SandboxPath): Promise<void> {
+    await this.#ask(FILES.remove, [[FILE_TAG.path, path]]);
+  }
+
+  async upload(from: string, to: SandboxPath, options: TreeOptions = {}): Promise<TreeReport> {
+    return this.#receive(readHostTree(from, options.exclude), to, options);
+  }
+
+  async download(from: SandboxPath, to: string, options: TreeOptions = {}): Promise<TreeReport> {
+    const maxBytes = options.maxBytes ?? LIMITS.treeBytes;
+    const writer = new HostTreeWriter(to, { maxBytes, maxEntries: LIMITS.treeEntries });
+    try {
+      for await (const item of this.items(from, options)) writer.take(item);
+      const { entries, bytes } = writer.finish();
+      return { entries, bytes, refused: writer.refusals.list };
+    } catch (error) {
+      writer.discard();
+      throw error;
+    }
+  }
+
+  async copyTo(target: SandboxFiles, from: SandboxPath, to: SandboxPath, options: TreeOptions = {}): Promise<TreeReport> {
+    if (!(target instanceof NativeFiles)) throw new MwError("unsupported", "Trees are copied between machines of the same backend only");
+    return target.#receive(this.items(from, options), to, options);
+  }
+
+  async *watch(path: SandboxPath, options: { readonly recursive?: boolean; readonly signal?: AbortSignal } = {}): AsyncGenerator<FileEvent, void, undefined> {
+    const session = await this.#open(FILES.watch, [[FILE_TAG.path, path], [FILE_TAG.recursive, options.recursive === true ? 1 : 0]], options);
+    try {
+      for await (const frame of session.frames()) {
+        if (frame.type !== FILES.event) continue;
+        yield { kind: EVENTS[frame.number(FILE_TAG.kind) ?? 3] ?? "overflow", path: frame.bytes(FILE_TAG.path) ?? Buffer.alloc(0) };
+      }
+    } finally {
+      await session.abandon();
+    }
+  }
+
+  /** A tree of the machine as items; throws unless it came to its end. */
+  async *items(from: SandboxPath, options: TreeOptions): AsyncGenerator<TreeItem, void, undefined> {
+    const session = await this.#open(FILES.download, [[FILE_TAG.path, from], [FILE_TAG.exclude, options.exclude ?? []], [FILE_TAG.max, options.maxBytes ?? LIMITS.treeBytes]], options);
+    let whole = false;
+    try {
+      for await (const frame of session.frames()) {
+        if (frame.type === FILES.end) {
+          whole = true;
+          continue;
+        }
+        const item = decodeItem(frame);
+        if (item === null) throw new MwError("sandbox_failed", "The machine sent something else than a tree");
+        yield item;
+      }
+      if (!whole) throw session.cutShort();
+    } finally {
+      await session.abandon();
+    }
+  }
+
+  /** Sends items into the machine. */
+  async #receive(items: AsyncIterable<TreeItem>, to: SandboxPath, options: TreeOptions): Promise<TreeReport> {
+    const refusals = new Refusals();
+    const owner = await this.#owner(options.owner ?? "0:0");
+    const feed = items[Symbol.asyncIterator]();
+    const first = await feed.next();
+    // A single file goes into its parent directory under its own name.
+    const single = first.done !== true && first.value.type === "entry" && first.value.path.length === 0;
+    const target = Buffer.from(typeof to === "string" ? posix.normalize(to) : to);
+    const { directory, name } = single ? parentAndName(target) : { directory: target, name: target };
+    const session = await this.#open(FILES.upload, [[FILE_TAG.path, directory], ...owner, [FILE_TAG.max, options.maxBytes ?? LIMITS.treeBytes]], options);
+    const sending = (async () => {
+      try {
+        for (let next = first; next.done !== true; next = await feed.next()) {
+          const item = single && next.value.type === "entry" ? { ...next.value, path: name } : next.value;
+          if (item.type === "refused") refusals.add(item.path, item.reason);
+          else await session.sendBytes(encodeItem(item));
+        }
+        await session.send(FILES.end);
+      } finally {
+        await feed.return?.();
+      }
+    })();
+    const frames = await session.finish(sending, (frame) => {
+      if (frame.type !== FILES.refused) return;
+      refusals.add(frame.bytes(FILE_TAG.path) ?? Buffer.alloc(0), frame.text(FILE_TAG.reason) ?? "unknown");
+    });
+    const refused = refusals.list;
+    if (single && refused[0]) throw new MwError("conflict", `Cannot write ${target.toString()}: ${refused[0].reason}`);
+    return { entries: frames.number(FILE_TAG.entries) ?? 0, bytes: frames.number(FILE_TAG.bytes) ?? 0, refused };
+  }
+
+  async #open(type: number, fields: FieldList, { user = "", signal }: { readonly user?: string; readonly signal?: AbortSignal } = {}): Promise<FilesSession> {
+    signal?.throwIfAborted();
+    const session = new FilesSession(await this.#start(user), signal);
+    await session.send(type, fields).catch(async (error: unknown) => {
+      await session.abandon();
+      throw error;
+    });
+    return session;
+  }
+
+  /** A request whose answer is small or bounded. */
+  async #ask(type: number, fields: FieldList, { user = "", maxBytes = LIMITS.frameBytes }: { readonly user?: string; readonly maxBytes?: number } = {}): Promise<readonly Frame[]> {
+    const session = await this.#open(type, fields, { user });
+    const frames: Frame[] = [];
+    let bytes = 0;
+    await session.finish(Promise.resolve(), (frame) => {
+      bytes += frame.fields.reduce((sum, field) => sum + field.data.length, 0);
+      if (bytes > maxBytes + LIMITS.frameBytes) throw new MwError("limit_exceeded", `The answer of the machine is larger than ${maxBytes} bytes`);
+      frames.push(frame);
+    });
+    return frames;
+  }
+
+  /** Numbers of an owner; a name is asked from the machine. */
+  async #owner(owner: string | undefined): Promise<FieldList> {
+    if (owner === undefined) return [];
+    const numbers = /^(\d+):(\d+)$/.exec(owner);
+    if (numbers?.[1] !== undefined && numbers[2] !== undefined) return [[FILE_TAG.uid, BigInt(numbers[1])], [FILE_TAG.gid, BigInt(numbers[2])]];
+    const [entry] = await this.#ask(FILES.ids, [], { user: owner });
+    return [[FILE_TAG.uid, entry?.number(FILE_TAG.uid) ?? 0], [FILE_TAG.gid, entry?.number(FILE_TAG.gid) ?? 0]];
+  }
+}
+
+function parentAndName(path: Buffer): { readonly directory: Buffer; readonly name: Buffer } {
+  const text = path.toString("latin1").replace(/\/+$/, "");
+  const slash = text.lastIndexOf("/");
+  if (slash < 0 || slash === text.length - 1) throw new MwError("invalid_input", `${path.toString()} is not an absolute path of a file`);
+  return { directory: Buffer.from(text.slice(0, Math.max(slash, 1)), "latin1"), name: Buffer.from(text.slice(slash + 1), "latin1") };
+}
+
+function statOf(frame: Frame): FileStat {
+  const kind = KINDS[frame.number(FILE_TAG.kind) ?? -1];
+  const type = kind === "hardlink" || kind === "directory-end" || kind === undefined ? "device" : kind;
+  return {
+    path: frame.bytes(FILE_TAG.path) ?? Buffer.alloc(0),
+    type,
+    mode: frame.number(FILE_TAG.mode) ?? 0,
+    uid: frame.number(FILE_TAG.uid) ?? 0,
+    gid: frame.number(FILE_TAG.gid) ?? 0,
+    size: frame.number(FILE_TAG.size) ?? 0,
+    mtimeNs: frame.i64(FILE_TAG.mtime) ?? 0n,
+    target: frame.bytes(FILE_TAG.target),
+  };
+}
