@@ -102,11 +102,11 @@ function buildTypeScript() {
   const stamp = join(out, ".stamp");
   const source = join(ROOT, "src");
   const inputs = [...filesBelow(source).filter((path) => !path.endsWith(".test.ts")), join(ROOT, "tsconfig.json"), join(ROOT, "tsconfig.build.json")];
-  const digest = staleDigest(stamp, inputs, readFileSync(join(ROOT, "node_modules/typescript/package.json")));
+  const digest = staleDigest(stamp, inputs, readFileSync(join(ROOT, "node_modules/typescript-native/package.json")));
   if (digest === null) return;
   // Output of a source that was removed must not linger; a running program has loaded what it needs or loads it from the new tree.
   rmSync(out, { recursive: true, force: true });
-  run(process.execPath, [join(ROOT, "node_modules/typescript/bin/tsc"), "-p", "tsconfig.build.json"], { stdoutToStderr: true });
+  run(process.execPath, [join(ROOT, "node_modules/typescript-native/bin/tsc"), "-p", "tsconfig.build.json"], { stdoutToStderr: true });
   for (const path of inputs.filter((input) => input.startsWith(source) && !input.endsWith(".ts"))) {
     const target = join(out, path.slice(source.length + 1));
     mkdirSync(dirname(target), { recursive: true });

@@ -4,7 +4,7 @@ import { ROOT, run } from "./toolchain.mjs";
 
 const bin = (name) => join(ROOT, "node_modules/.bin", name);
 
-run(bin("tsc"), ["-p", "tsconfig.json"]);
+run(process.execPath, [join(ROOT, "node_modules/typescript-native/bin/tsc"), "-p", "tsconfig.json"]);
 run(bin("oxlint"), ["--type-aware", "--deny-warnings", "src", "test", "bench", "scripts"]);
 const report = run(bin("depcruise"), ["--config", ".dependency-cruiser.cjs", "--output-type", "json", "src"], { quiet: true, check: false });
 const { summary } = JSON.parse(report.stdout);
