@@ -286,6 +286,8 @@ struct machine *make_machine(const struct create_request *request, struct failur
 	if (result == 0) result = bring_up(machine, &transient, request, failure);
 	transient_close(&transient);
 	if (result == 0) return machine;
+	/* The caller answers. */
+	machine->create_pending = false;
 	machine_dispose(machine);
 	return NULL;
 }

@@ -222,15 +222,19 @@ static bool hostname_valid(const char *name)
 }
 
 /* What is wrong with a complete request, or NULL. */
-static const char *refuse(const struct create_request *request)
+static const char *refuse(const struct create_request *request, struct failure *failure)
 {
 	if (!id_valid(request->id)) return "the id must be one DNS label in lower case";
 	if (request->layer_count == 0) return "a machine needs at least one layer";
 	for (int i = 0; i < request->part_count; i++)
 		if (request->parts[i].layer_count == 0) return "a part needs at least one layer";
 	if (!hostname_valid(request->hostname)) return "the host name has characters that host names do not have";
+	snprintf(failure->code, sizeof failure->code, "unsupported");
 	if (request->profile == 0 && !S.userns_works) return "user namespaces do not work here; ask for the namespaces profile";
-	if (request->network == 1 && !slirp_present()) return "a public network needs slirp4netns";
+	if (request->network == 1 && !slirp_present()) return "a public network needs slirp4netns, which is not installed";
+	if (request->memory_bytes && !S.memory_enforced) return "memory cannot be limited here";
+	if (request->pids && !S.pids_enforced) return "the number of processes cannot be limited here";
+	if (request->cpu_milli && !S.cpu_enforced) return "CPU time cannot be limited here";
 	return NULL;
 }
 
@@ -257,7 +261,7 @@ static void on_create(const wire_frame *frame)
 		snprintf(failure.message, sizeof failure.message, "field %u of a creation is unknown, malformed or one too many", field.tag);
 		wrong = failure.message;
 	}
-	if (!wrong) wrong = refuse(&request);
+	if (!wrong) wrong = refuse(&request, &failure);
 	struct machine *machine = wrong ? NULL : make_machine(&request, &failure);
 	if (machine) {
 		machine->create_ref = frame->ref;

@@ -2,8 +2,8 @@
 import { spawn as spawnProcess } from "node:child_process";
 import { once } from "node:events";
 import { existsSync, mkdtempSync, readdirSync, readFileSync, readlinkSync, rmSync } from "node:fs";
-import { createServer, type Server } from "node:net";
-import { tmpdir } from "node:os";
+import { type AddressInfo, createServer, type Server } from "node:net";
+import { networkInterfaces, tmpdir } from "node:os";
 import { basename, join } from "node:path";
 import type { Duplex } from "node:stream";
 import { setTimeout as sleep } from "node:timers/promises";
@@ -114,7 +114,7 @@ describe("a machine", () => {
       "mount -t tmpfs x /tmp && echo MOUNTED; umount /dev && echo UNMOUNTED; mknod /n b 8 0 && echo MADE",
       "echo 1 > /proc/sys/kernel/panic && echo WROTE; hostname evil && echo RENAMED; echo x > /dev/.mw/init && echo WROTE",
       "cat /proc/self/status | head -60",
-      "cat /proc/self/cgroup",
+      "cat /proc/self/cgroup /proc/self/oom_score_adj",
     ].join("; ");
     const output = await sh("a", script);
     expect(output).toContain(`0\nbox\n         0 ${created.uidBase}      65536\n`);
@@ -123,6 +123,8 @@ describe("a machine", () => {
     expect(output).toMatch(/CapBnd:\s+00000000a80425fb/);
     expect(output).toMatch(/NoNewPrivs:\s+1/);
     expect(output).not.toContain("manyworlds");
+    expect(output).toMatch(/^500$/m);
+    expect(readFileSync(`/proc/${get().hello.pid}/oom_score_adj`, "utf8")).not.toBe("500\n");
     await get().kill("a");
     expect(traces()).toEqual(NOTHING);
   });
@@ -381,6 +383,63 @@ describe("services", () => {
     await create({ id: "a", services: [{ port: 8080, target: "/tmp/nobody-listens-here" }] });
     expect(await sh("a", "echo x | nc 127.0.0.1 8080; echo over")).toContain("over");
   });
+});
+
+describe("a public network", () => {
+  const slirp = ["/usr/bin/slirp4netns", "/usr/local/bin/slirp4netns"].find((path) => existsSync(path));
+
+  test("is up when creation is answered, reaches the host's addresses but not its loopback, and ends with the machine", async () => {
+    expect(slirp, "apt-get install slirp4netns").toBeDefined();
+    await start({ slirp: slirp ?? "" });
+    expect(get().hello.publicNetwork).toBe(true);
+    const server = createServer((socket) => socket.on("error", () => undefined).end("hello from outside\n"));
+    const port = await new Promise<number>((resolve) => server.listen(0, "0.0.0.0", () => resolve((server.address() as AddressInfo).port)));
+    try {
+      await create({ id: "a", network: "public" });
+      const output = await sh("a", `ip addr show tap0; cat /etc/resolv.conf; nc -w 2 10.0.2.2 ${port} </dev/null || echo LOOPBACK-REFUSED`);
+      expect(output).toContain("inet 10.0.2.100/24");
+      expect(output).toContain("nameserver 10.0.2.3");
+      expect(output).not.toContain("hello from outside");
+      for (const address of outsideAddresses()) expect(await sh("a", `nc -w 5 ${address} ${port} </dev/null`)).toBe("hello from outside\n");
+      expect(slirps()).toHaveLength(1);
+      await get().kill("a");
+      expect(slirps()).toEqual([]);
+      expect(traces().files).toEqual(["resolv.conf"]);
+    } finally {
+      server.close();
+    }
+  });
+
+  test("that breaks ends the machine, which was promised one", async () => {
+    await start({ slirp: slirp ?? "" });
+    await create({ id: "a", network: "public" });
+    const ended = nextEnd("a");
+    expect(slirps()).toHaveLength(1);
+    for (const pid of slirps()) process.kill(pid, "SIGKILL");
+    expect((await ended).reason).toBe("lost");
+  });
+
+  test("is refused without slirp4netns, with the command that installs it", async () => {
+    await start();
+    expect(get().hello.missing["public"]).toContain("apt-get install slirp4netns");
+    await expect(create({ id: "a", network: "public" })).rejects.toMatchObject({ code: "unsupported" });
+  });
+
+  test("none: there is only loopback", async () => {
+    await start({ slirp: slirp ?? "" });
+    await create({ id: "a" });
+    expect(await sh("a", "ip link | grep -c mtu; nc -w 1 10.0.2.2 80 </dev/null || echo UNREACHABLE")).toMatch(/^1\n[^]*UNREACHABLE/);
+  });
+
+  /** Those of this spawner. */
+  function slirps(): number[] {
+    const children = readFileSync(`/proc/${get().hello.pid}/task/${get().hello.pid}/children`, "utf8").trim().split(" ").map(Number);
+    return children.filter((pid) => alive(pid) && readFileSync(`/proc/${pid}/cmdline`, "utf8").includes("slirp4netns"));
+  }
+
+  function outsideAddresses(): string[] {
+    return Object.values(networkInterfaces()).flatMap((list) => (list ?? []).filter((entry) => entry.family === "IPv4" && !entry.internal).map((entry) => entry.address));
+  }
 });
 
 describe("deaths", () => {
