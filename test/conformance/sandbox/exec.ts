@@ -48,10 +48,8 @@ export function execSuite(options: ConformanceOptions): void {
   test("cwd, and a cwd that is not there", async () => {
     const sandbox = await machine();
     expect((await sh(sandbox, "pwd", { cwd: "/etc/dir" })).out).toBe("/etc/dir\n");
-    const missing = await sh(sandbox, "pwd", { cwd: "/nowhere" });
-    expect(missing.code).not.toBe(0);
-    expect(missing.out).toBe("");
-    expect(missing.err).toContain("/nowhere");
+    for (const cwd of ["/nowhere", "/etc/marker"]) await expect(sandbox.run({ command: "pwd", cwd }), cwd).rejects.toMatchObject({ code: "invalid_input" });
+    expect((await sh(sandbox, "pwd")).out).toBe("/\n");
   });
 
   test("env: image, then sandbox, then exec; values of any kind; nothing of the host's", async () => {
@@ -135,8 +133,8 @@ export function execSuite(options: ConformanceOptions): void {
 
   test("5 GB of output neither blocks the command nor fills the controller", async () => {
     const before = process.memoryUsage().rss;
-    const result = await sh(await shared(), "head -c 5000000000 /dev/zero; echo done >&2", { maxOutputBytes: 1 << 20, timeoutMs: 100_000 });
-    expect(result).toMatchObject({ code: 0, stdoutBytes: 5_000_000_000, truncated: true, err: "done\n" });
+    const result = await sh(await shared(), "dd if=/dev/zero bs=65536 count=76294 2>/dev/null; echo done >&2", { maxOutputBytes: 1 << 20, timeoutMs: 100_000 });
+    expect(result).toMatchObject({ code: 0, stdoutBytes: 76_294 * 65_536, truncated: true, err: "done\n" });
     expect(process.memoryUsage().rss - before).toBeLessThan(128 << 20);
   }, 120_000);
 
@@ -145,7 +143,7 @@ export function execSuite(options: ConformanceOptions): void {
     const started = performance.now();
     const first = await sh(sandbox, "echo hi; (sleep 301 &) ; sleep 301 & exit 3");
     expect(first).toMatchObject({ code: 3, out: "hi\n", ended: "exited" });
-    const second = await sh(sandbox, "echo tail-marker; nohup sleep 302 & exit 0");
+    const second = await sh(sandbox, "echo tail-marker; setsid sleep 302 & exit 0");
     expect(second).toMatchObject({ code: 0, ended: "exited" });
     expect(second.out).toContain("tail-marker\n");
     expect(performance.now() - started).toBeLessThan(3000);
@@ -224,7 +222,7 @@ export function execSuite(options: ConformanceOptions): void {
     output = "";
     for await (const chunk of typed.output) {
       output += text(chunk.data);
-      if (output.includes("ready")) await typed.writeStdin("\x03");
+      if (output.replaceAll("\r", "") === "ready\n") await typed.writeStdin("\x03");
     }
     expect((await typed.exit).code).toBe(130);
   });

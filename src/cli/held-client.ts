@@ -1,0 +1,10 @@
+/** The other end of a machine that another process holds: its init is reached directly, its life stays with the holder. */
+import { systemRuntime } from "../core/runtime.ts";
+import { connectMachine, type MachineClient } from "../sandbox/index.ts";
+import type { HeldMachine } from "./held-machines.ts";
+
+/** Rejects `sandbox_gone` when the machine has ended meanwhile. */
+export async function attachHeld(machine: HeldMachine): Promise<MachineClient> {
+  const { socket, env, user, workdir } = machine;
+  return connectMachine(socket, { env, user, workdir }, systemRuntime);
+}
