@@ -8,7 +8,7 @@ import { runDocument } from "../rollout/report.ts";
 import type { RunDependencies, RunEnd } from "../rollout/run.ts";
 import type { Config } from "./config.ts";
 import type { AppContext } from "./context.ts";
-import { openMachines, verifier } from "./machines.ts";
+import { openMachines } from "./machines.ts";
 import { formatDuration, note, printJson, printLine } from "./output.ts";
 import { startProgress, type Progress } from "./progress.ts";
 import { summaryText } from "./run-summary.ts";
@@ -51,8 +51,7 @@ export async function runWithProgress(context: AppContext, config: Config, quiet
       version: VERSION,
       runtime: context.runtime,
       env: context.env,
-      openMachines: () => openMachines(config, progress.note.bind(progress)),
-      verify: (machines, images) => verifier(context, machines, images),
+      openMachines: () => openMachines(context, config),
       makeHarness: makeRunHarness,
       observer: progress,
       started: (controller, run) => {

@@ -12,6 +12,7 @@ import { FileLog } from "../store/file-log.ts";
 import { createRunDirectory, eventsFile, runDirectory } from "../store/run-directory.ts";
 import { loadTask } from "../task/load-task.ts";
 import type { Task } from "../task/task.ts";
+import { createVerifier } from "../task/verify/verify.ts";
 import { expandPlaceholders } from "../task/placeholders.ts";
 import { RunController, type RunObserver } from "./controller.ts";
 import { fromLogEvent, toLogEvent, type RunEvent } from "./events.ts";
@@ -21,7 +22,7 @@ import { preflight } from "./preflight.ts";
 import { readRunConfig, type RunConfig } from "./run-config.ts";
 import { RunState } from "./run-state.ts";
 import { TaskImages } from "./task-images.ts";
-import type { TryServices, Verify } from "./try.ts";
+import type { TryServices } from "./try.ts";
 
 /** What makes machines, open for one controller. */
 export interface Machines {
@@ -41,7 +42,6 @@ export interface RunDependencies {
   readonly env: Readonly<Record<string, string | undefined>>;
   /** Rejects `busy` when another controller owns the data directory. */
   readonly openMachines: () => Promise<Machines>;
-  readonly verify: (machines: Machines, images: TaskImages) => Verify;
   /** Makes a harness by name; `script` is the host path of the file that the script harness plays. */
   readonly makeHarness: (name: string, script: string | null) => Harness;
   readonly observer: RunObserver;
@@ -162,7 +162,7 @@ async function drive(dependencies: RunDependencies, { config, run, machines, log
 }
 
 function services(dependencies: RunDependencies, config: RunConfig, machines: Machines, apiKey: string | null, signal: AbortSignal): TryServices {
-  const { runtime, observer, verify } = dependencies;
+  const { runtime, observer, env } = dependencies;
   const upstream: Upstream | null = config.upstream === null ? null : { ...config.upstream, apiKey };
   const images = new TaskImages({
     images: machines.images,
@@ -176,7 +176,7 @@ function services(dependencies: RunDependencies, config: RunConfig, machines: Ma
     runtime,
     backend: machines.backend,
     images,
-    verify: verify(machines, images),
+    verifier: createVerifier({ backend: machines.backend, runtime, imageRoot: (environment) => images.root(environment), lookupEnv: (name) => env[name] }),
     upstream,
     budgets: config.budgets,
     networkOverride: config.network,

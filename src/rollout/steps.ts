@@ -1,6 +1,6 @@
 /** A task as the list of things that an agent is to do: one, or one per step. */
 import { MwError } from "../core/errors.ts";
-import type { ArtifactRule, HealthCheck, Task, TaskStep, Verdict } from "../task/task.ts";
+import type { ArtifactRule, CollectHook, HealthCheck, Task, TaskStep, Verdict } from "../task/task.ts";
 
 export interface StepWork {
   /** Null for a task without steps. */
@@ -12,6 +12,8 @@ export interface StepWork {
   /** Host directory uploaded into the working directory before the step. */
   readonly files: string | null;
   readonly healthcheck: HealthCheck | null;
+  /** Commands run in the machine before its processes end. */
+  readonly collect: readonly CollectHook[];
   readonly artifacts: readonly ArtifactRule[];
   readonly solution: { readonly directory: string | null; readonly env: Readonly<Record<string, string>> };
   /** What the agent started lives on while the tests run. */
@@ -31,6 +33,7 @@ export function stepsOf(task: Task): readonly StepWork[] {
       verifierTimeoutMs: task.verifier.timeoutMs,
       files: null,
       healthcheck: null,
+      collect: task.verifier.collect,
       artifacts: task.artifacts,
       solution: task.solution,
       keepsProcesses: task.verifier.mode === "shared",
@@ -48,9 +51,10 @@ function multiStep(task: Task, step: TaskStep): StepWork {
     verifierTimeoutMs: step.verifierTimeoutMs,
     files: step.workdir,
     healthcheck: step.healthcheck,
+    collect: step.verifier.collect,
     artifacts: [...task.artifacts, ...step.artifacts],
     solution: { directory: step.solution ?? task.solution.directory, env: task.solution.env },
-    keepsProcesses: true,
+    keepsProcesses: step.verifier.mode === "shared",
     passes: (verdict) => meets(verdict, step.minReward),
   };
 }

@@ -11,8 +11,9 @@ import { LIMITS } from "../core/limits.ts";
 import type { Outcome, StopReason } from "../core/outcome.ts";
 import type { Runtime } from "../core/runtime.ts";
 import type { Budgets, Harness, HarnessEnd, Upstream } from "../harness/harness.ts";
-import type { RootFilesystem, Sandbox, SandboxBackend, SandboxSpec } from "../sandbox/sandbox.ts";
+import type { RootFilesystem, Sandbox, SandboxBackend, SandboxSpec, Workspace } from "../sandbox/sandbox.ts";
 import type { Task, Verdict } from "../task/task.ts";
+import type { Verifier, VerifyResult } from "../task/verify/verify.ts";
 import { collectArtifacts } from "./artifacts.ts";
 import { attribute, type WorkPhase } from "./attribution.ts";
 import type { RunEvent } from "./events.ts";
@@ -22,27 +23,11 @@ import type { RolloutRecorder } from "./recorder.ts";
 import { stepsOf, stepReward, type StepWork } from "./steps.ts";
 import type { TaskImages } from "./task-images.ts";
 
-/** Grades what is in the agent's machine. The machine may be over afterwards. */
-export type Verify = (request: VerifyRequest) => Promise<Verdict>;
-
-export interface VerifyRequest {
-  readonly task: Task;
-  /** Name of the step of a multi-step task. */
-  readonly step: string | null;
-  readonly sandbox: Sandbox;
-  readonly root: RootFilesystem;
-  /** Host directory for what the verifier leaves; made by the callee. */
-  readonly directory: string;
-  readonly network: "none" | "public";
-  readonly timeoutMultiplier: number;
-  readonly signal: AbortSignal;
-}
-
 export interface TryServices {
   readonly runtime: Runtime;
   readonly backend: SandboxBackend;
   readonly images: TaskImages;
-  readonly verify: Verify;
+  readonly verifier: Verifier;
   readonly upstream: Upstream | null;
   readonly budgets: Omit<Budgets, "timeMs">;
   readonly networkOverride: "none" | "public" | null;
@@ -92,7 +77,8 @@ class Try {
   stopReason: StopReason | null = null;
   readonly #services: TryServices;
   readonly #request: TryRequest;
-  #sandbox: Sandbox | null = null;
+  readonly #machines: Sandbox[] = [];
+  readonly #workspaces: Workspace[] = [];
 
   constructor(services: TryServices, request: TryRequest) {
     this.#services = services;
@@ -104,59 +90,58 @@ class Try {
     await recorder.write("instruction.md", task.instruction);
     const root = await this.#services.images.root(task.environment);
     const steps = stepsOf(task);
-    const verdicts: { readonly step: StepWork; readonly verdict: Verdict }[] = [];
-    let sandbox: Sandbox | null = null;
-    for (const step of steps) {
-      if (sandbox === null) {
-        sandbox = await this.#lease(root);
-        await this.#prepare(sandbox, root);
-      }
+    const verdicts: Verdict[] = [];
+    let sandbox = await this.#create(root, null);
+    await this.#emit({ type: "rollout_leased", sandbox: sandbox.id, image: root.digest, isolation: sandbox.isolation, network: sandbox.spec.network ?? "none" });
+    await this.#prepare(sandbox, root);
+    for (const [index, step] of steps.entries()) {
       await this.#prepareStep(sandbox, step);
       await this.#agent(sandbox, step);
       await this.#collect(sandbox, step, root);
-      const verdict = await this.#verify(sandbox, step, root);
-      verdicts.push({ step, verdict });
+      const last = index === steps.length - 1;
+      const { verdict, workspace } = await this.#verify(sandbox, step, root, !last);
+      if (workspace !== null) this.#workspaces.push(workspace);
+      verdicts.push(verdict);
       if (verdict.status !== "scored") return this.#verifierFailed(verdict);
-      if (!step.passes(verdict)) break;
+      if (last || !step.passes(verdict)) break;
+      // A machine that was sealed for grading goes on as a new one with the same files.
+      if (workspace !== null) sandbox = await this.#create(root, workspace);
     }
-    const { reward, rewards } = stepReward(task, verdicts.map(({ verdict }) => verdict), steps.length);
+    const { reward, rewards } = stepReward(task, verdicts, steps.length);
     return { outcome: "scored", reward, rewards, stopReason: this.stopReason, error: null };
   }
 
   async cleanUp(): Promise<void> {
     // A machine that will not die is the reaper's; the rollout's end does not wait for it for ever.
-    await withDeadline(this.#services.runtime, LIMITS.killProcessesTimeoutMs, "ending the machine", undefined, async () => this.#sandbox?.kill()).catch(() => undefined);
+    await withDeadline(this.#services.runtime, LIMITS.killProcessesTimeoutMs, "ending the machine", undefined, async () => {
+      await Promise.all(this.#machines.map((sandbox) => sandbox.kill()));
+      await Promise.all(this.#workspaces.map((workspace) => workspace.release()));
+    }).catch(() => undefined);
   }
 
-  async #lease(root: RootFilesystem): Promise<Sandbox> {
+  async #create(root: RootFilesystem, workspace: Workspace | null): Promise<Sandbox> {
     this.phase = "lease";
     const { runtime, backend } = this.#services;
-    const spec = this.#spec(root);
     const { signal } = this.#request;
     signal.throwIfAborted();
-    const creating = backend.create(spec);
-    // One that comes too late is ended, not forgotten.
-    creating.then(
-      (late) => {
-        if (this.#sandbox === null) this.#sandbox = late;
-        if (signal.aborted) void late.kill().catch(() => undefined);
-      },
-      () => undefined,
-    );
-    const sandbox = await withDeadline(runtime, LIMITS.leaseTimeoutMs, "making the machine", signal, () => creating).catch((error: unknown) => {
+    const creating = backend.create(this.#spec(root, workspace));
+    try {
+      const sandbox = await withDeadline(runtime, LIMITS.leaseTimeoutMs, "making the machine", signal, () => creating);
+      this.#machines.push(sandbox);
+      return sandbox;
+    } catch (error) {
+      // One that comes too late is ended, not forgotten.
       creating.then((late) => late.kill()).catch(() => undefined);
       throw error;
-    });
-    this.#sandbox = sandbox;
-    await this.#emit({ type: "rollout_leased", sandbox: sandbox.id, image: root.digest, isolation: sandbox.isolation, network: spec.network ?? "none" });
-    return sandbox;
+    }
   }
 
-  #spec(root: RootFilesystem): SandboxSpec {
+  #spec(root: RootFilesystem, workspace: Workspace | null): SandboxSpec {
     const { task, run, rollout } = this.#request;
     const { environment } = task;
     return {
       root,
+      ...(workspace === null ? {} : { workspace }),
       ...(environment.cpus === null ? {} : { cpus: environment.cpus }),
       ...(environment.memoryBytes === null ? {} : { memoryBytes: environment.memoryBytes }),
       ...(environment.diskBytes === null ? {} : { diskBytes: environment.diskBytes }),
@@ -165,7 +150,7 @@ class Try {
       env: this.#services.expandEnv(environment.env, "[environment.env]"),
       ...(environment.workdir === null ? {} : { workdir: environment.workdir }),
       labels: { run, rollout },
-      key: `${rollout}-${this.#request.try}`,
+      key: `${rollout}-${this.#request.try}-${this.#machines.length}`,
     };
   }
 
@@ -256,6 +241,7 @@ class Try {
     this.phase = "collect";
     const { runtime } = this.#services;
     const { recorder, signal, task } = this.#request;
+    await this.#runHooks(sandbox, step);
     if (!step.keepsProcesses) await withDeadline(runtime, LIMITS.killProcessesTimeoutMs, "ending the agent's processes", signal, () => sandbox.killProcesses());
     const directory = step.name === null ? recorder.directory : join(recorder.directory, "steps", step.name);
     const workdir = task.environment.workdir ?? root.workdir;
@@ -270,20 +256,31 @@ class Try {
     });
   }
 
-  async #verify(sandbox: Sandbox, step: StepWork, root: RootFilesystem): Promise<Verdict> {
+  /** Commands that write living state to files, before the processes end. Best effort: the verdict shows what is missing. */
+  async #runHooks(sandbox: Sandbox, step: StepWork): Promise<void> {
+    const { recorder, signal } = this.#request;
+    for (const { command, timeoutMs, user } of step.collect) {
+      const { code, ended } = await sandbox.run({ command, timeoutMs: timeoutMs * this.#services.timeoutMultiplier, ...(user === null ? {} : { user }), maxOutputBytes: LIMITS.healthcheckOutputBytes, signal });
+      signal.throwIfAborted();
+      if (ended !== "exited" || code !== 0) await recorder.note(`the collect command ${JSON.stringify(command)} ${ended === "exited" ? `exited with ${code}` : `was ${ended}`}`);
+    }
+  }
+
+  async #verify(sandbox: Sandbox, step: StepWork, root: RootFilesystem, keepWorkspace: boolean): Promise<VerifyResult> {
     this.phase = "verify";
-    const { runtime, verify, timeoutMultiplier, networkOverride } = this.#services;
+    const { runtime, verifier, timeoutMultiplier, networkOverride } = this.#services;
     const { recorder, signal, task } = this.#request;
     // On the agent's workspace, perhaps again on a pristine one, and what surrounds them.
     const limitMs = 2 * step.verifierTimeoutMs * timeoutMultiplier + LIMITS.verifyOverheadMs;
     const directory = step.name === null ? recorder.directory : join(recorder.directory, "steps", step.name);
     const network = task.verifier.network === "public" || task.verifier.network === "none" ? task.verifier.network : machineNetwork(task, networkOverride);
-    const verdict = await withDeadline(runtime, limitMs, "verification", signal, (inner) =>
-      verify({ task, step: step.name, sandbox, root, directory, network: networkOverride ?? network, timeoutMultiplier, signal: inner }),
+    const result = await withDeadline(runtime, limitMs, "verification", signal, (inner) =>
+      verifier.verify({ task, step: step.name, sandbox, root, directory, network: networkOverride ?? network, timeoutMultiplier, signal: inner, keepWorkspace }),
     );
+    const { verdict } = result;
     await recorder.write(step.name === null ? "verdict.json" : `verdict-${step.name}.json`, `${JSON.stringify(verdict, null, 2)}\n`);
     await this.#emit({ type: "rollout_verified", step: step.name, status: verdict.status, reward: verdict.reward, verifierDigest: verdict.verifierDigest });
-    return verdict;
+    return result;
   }
 
   #verifierFailed(verdict: Verdict): TryResult {
