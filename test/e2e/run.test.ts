@@ -1,0 +1,162 @@
+import { mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { afterAll, beforeAll, describe, expect, it } from "vitest";
+import { mw } from "../support/cli.ts";
+import { leftoversAfter } from "../support/leftovers.ts";
+import { writeTask } from "../support/tasks.ts";
+
+const place = mkdtempSync(join(tmpdir(), "mw-run-"));
+const home = join(place, "home");
+const env = { MW_HOME: home };
+
+interface RunJson {
+  readonly run: string;
+  readonly rollouts: readonly { readonly rollout: string; readonly task: string; readonly attempt: number; readonly outcome: string; readonly reward: number | null; readonly seconds: number }[];
+  readonly outcomes: Readonly<Record<string, number>>;
+  readonly refused: readonly { readonly source: string }[];
+}
+
+async function run(...args: string[]): Promise<RunJson & { readonly code: number; readonly stderr: string }> {
+  const { code, stdout, stderr } = await mw(["run", ...args, "--json", "--quiet"], { env });
+  if (stdout === "") throw new Error(`mw run printed nothing (exit code ${code}):\n${stderr}`);
+  return { ...(JSON.parse(stdout) as RunJson), code, stderr };
+}
+
+beforeAll(() => {
+  writeTask(join(place, "tasks", "easy"), { name: "test/easy" });
+  writeTask(join(place, "tasks", "also"), { name: "test/also" });
+});
+afterAll(async () => {
+  const left = await leftoversAfter(home, 5000);
+  rmSync(place, { recursive: true, force: true });
+  expect(left).toEqual([]);
+});
+
+describe("mw run", () => {
+  it("gives the reference 1 and the idle agent 0, each attempt in its own record", async () => {
+    const oracle = await run(join(place, "tasks"), "--harness", "oracle", "-n", "2", "--seed", "1");
+    expect(oracle).toMatchObject({ code: 0, outcomes: { scored: 4 }, refused: [] });
+    expect(oracle.rollouts.map(({ task, attempt, outcome, reward }) => [task, attempt, outcome, reward]).sort()).toEqual([
+      ["test/also", 1, "scored", 1],
+      ["test/also", 2, "scored", 1],
+      ["test/easy", 1, "scored", 1],
+      ["test/easy", 2, "scored", 1],
+    ]);
+    for (const { seconds } of oracle.rollouts) expect(seconds).toBeGreaterThan(0);
+    const nop = await run(join(place, "tasks"), "--harness", "nop", "--seed", "1");
+    expect(nop).toMatchObject({ code: 0, outcomes: { scored: 2 } });
+    expect(nop.rollouts.map(({ reward }) => reward)).toEqual([0, 0]);
+
+    const runs = JSON.parse((await mw(["runs", "--json"], { env })).stdout) as { runs: { run: string }[] };
+    expect(runs.runs.map((one) => one.run)).toEqual([nop.run, oracle.run]);
+    const again = await mw(["resume", oracle.run, "--json", "--quiet"], { env });
+    expect(again.code).toBe(0);
+    expect((JSON.parse(again.stdout) as RunJson).rollouts).toEqual(oracle.rollouts);
+  });
+
+  it("leaves a directory that a person can read, and shows it", async () => {
+    const script = join(place, "script");
+    writeFileSync(script, "# greets\nmkdir -p /work /logs/artifacts\necho hello > /work/out\nprintf 'a\\033[31mb' ; echo problem >&2\necho kept > /logs/artifacts/kept.txt\n");
+    const { run: id, rollouts } = await run(join(place, "tasks", "easy"), "--harness", "script", "--script", script, "--seed", "1");
+    const [rollout] = rollouts;
+    expect(rollout).toMatchObject({ outcome: "scored", reward: 1 });
+    const directory = join(home, "runs", id, "rollouts", rollout?.rollout ?? "");
+    expect(readdirSync(directory).sort()).toEqual(["artifacts", "artifacts.json", "commands", "commands.jsonl", "instruction.md", "result.json", "verdict.json", "verifier"]);
+    expect(readFileSync(join(directory, "instruction.md"), "utf8")).toBe("Write hello to /work/out.\n");
+    expect(readdirSync(join(directory, "commands"))).toEqual(["0003-stderr", "0003-stdout"]);
+    expect(readFileSync(join(directory, "artifacts", "artifacts", "kept.txt"), "utf8")).toBe("kept\n");
+    expect(JSON.parse(readFileSync(join(directory, "verdict.json"), "utf8"))).toMatchObject({ status: "scored", reward: 1, mode: "fresh" });
+    expect(JSON.parse(readFileSync(join(directory, "result.json"), "utf8"))).toMatchObject({ outcome: "scored", reward: 1, stopReason: "finished", tries: 1 });
+
+    const shown = await mw(["show", rollout?.rollout ?? ""], { env });
+    expect(shown.code).toBe(0);
+    for (const text of ["admitted", "verified", "recorded", "echo hello > /work/out", "problem", '"reward": 1']) expect(shown.stdout).toContain(text);
+    // What an agent prints is shown, not obeyed.
+    expect(shown.stdout).not.toContain("\u001b");
+    const ofRun = await mw(["show", id], { env });
+    for (const text of ["pass@1 1.000", "scored 1", "running", "test/easy"]) expect(ofRun.stdout + id).toContain(text === "test/easy" ? "finished" : text);
+    const json = JSON.parse((await mw(["show", id, "--json"], { env })).stdout) as Record<string, unknown>;
+    expect(Object.keys(json)).toEqual(expect.arrayContaining(["run", "rollouts", "outcomes", "statistics", "phases"]));
+
+    for (const format of ["jsonl", "atif"]) {
+      const exported = await mw(["export", id, "--format", format], { env });
+      const lines = exported.stdout.trim().split("\n").map((line) => JSON.parse(line) as Record<string, unknown>);
+      expect(lines.length).toBe(1);
+      expect(lines[0]).toMatchObject(format === "jsonl" ? { run: id, outcome: "scored", reward: 1 } : { schema_version: "ATIF-v1.7" });
+    }
+  });
+
+  it("plans the same for the same seed, and says so without running", async () => {
+    const plan = async (seed: string): Promise<unknown> => JSON.parse((await mw(["run", join(place, "tasks"), "--harness", "nop,oracle", "-n", "8", "--seed", seed, "--dry-run", "--json"], { env: { MW_HOME: join(place, "unused") } })).stdout);
+    expect(await plan("7")).toEqual(await plan("7"));
+    expect(await plan("7")).not.toEqual(await plan("8"));
+    expect(readdirSync(place)).not.toContain("unused");
+  });
+
+  it("lets unknown paths and broken tasks fail alone, by name", async () => {
+    mkdirSync(join(place, "broken"));
+    writeFileSync(join(place, "broken", "task.toml"), "[environment\n");
+    const result = await run(join(place, "tasks", "easy"), join(place, "broken"), join(place, "gone"), "--harness", "oracle", "--seed", "1");
+    expect(result.outcomes).toEqual({ scored: 1, task_error: 1 });
+    expect(result.refused.map(({ source }) => source)).toEqual([join(place, "gone")]);
+    expect(result.stderr).toContain(join(place, "gone"));
+    expect(result.stderr).toContain(join(place, "broken"));
+    // An input that is not there is something asked for that did not hold.
+    expect(result.code).toBe(1);
+    const strict = await run(join(place, "tasks", "easy"), join(place, "broken"), "--harness", "oracle", "--strict");
+    expect(strict.code).toBe(1);
+    expect((await run(join(place, "tasks", "easy"), join(place, "broken"), "--harness", "oracle")).code).toBe(0);
+  });
+
+  it("takes any name of a task's directory", async () => {
+    const directories = [".", "My Task (v2)_", "ünïcode", "a__b", "x".repeat(200), "-x", "a b", "a_b"];
+    const root = join(place, "names");
+    for (const name of directories) writeTask(join(root, name === "." ? "dot" : name));
+    const { code, stdout } = await mw(["run", "dot/.", ...directories.filter((name) => name !== ".").map((name) => `./${name}`), "--harness", "nop", "--json", "--quiet"], { env, cwd: root });
+    expect(code).toBe(0);
+    const { rollouts, outcomes } = JSON.parse(stdout) as RunJson;
+    expect(outcomes).toEqual({ scored: directories.length });
+    expect(rollouts.map(({ task }) => task).sort()).toEqual(directories.map((name) => (name === "." ? "dot" : name)).sort());
+  });
+
+  it("scores what the policy does wrong, and never scores what it does not", async () => {
+    writeTask(join(place, "no-reward"), { test: "true" });
+    writeTask(join(place, "nan"), { test: "echo nan > /logs/verifier/reward.txt" });
+    writeTask(join(place, "no-health"), { toml: '[environment.healthcheck]\ncommand = "false"\nretries = 1\ninterval_sec = 0.1\n' });
+    const { rollouts } = await run(join(place, "no-reward"), join(place, "nan"), join(place, "no-health"), "--harness", "nop");
+    expect(Object.fromEntries(rollouts.map(({ task, outcome, reward }) => [task, [outcome, reward]]))).toEqual({
+      "no-reward": ["verifier_error", null],
+      nan: ["verifier_error", null],
+      "no-health": ["task_error", null],
+    });
+  });
+
+  it("refuses a second controller of one data directory, naming the first", async () => {
+    writeTask(join(place, "slow"), { solve: "sleep 5" });
+    const first = run(join(place, "slow"), "--harness", "oracle");
+    await new Promise((resolve) => setTimeout(resolve, 1500));
+    const second = await mw(["run", join(place, "tasks", "easy"), "--harness", "nop"], { env });
+    expect(second.code).toBe(3);
+    expect(second.stderr).toContain(String(process.pid));
+    expect((await first).outcomes).toEqual({ scored: 1 });
+  });
+
+  it("stops on the second interrupt with 130, and resumes", async () => {
+    writeTask(join(place, "sleepy"), { solve: "sleep 2; mkdir -p /work; echo hello > /work/out" });
+    const { code, stdout } = await mw(["run", join(place, "sleepy"), "--harness", "oracle", "-n", "4", "--concurrency", "2", "--json", "--quiet"], {
+      env,
+      interrupt: (send) => {
+        setTimeout(send, 1500);
+        setTimeout(send, 1700);
+      },
+    });
+    expect(code).toBe(130);
+    const stopped = JSON.parse(stdout) as RunJson;
+    expect(stopped.rollouts.filter(({ outcome }) => outcome === "scored").length).toBeLessThan(4);
+    expect(await leftoversAfter(home, 3000)).toEqual([]);
+    const resumed = await mw(["resume", stopped.run, "--json", "--quiet"], { env });
+    expect(resumed.code).toBe(0);
+    expect((JSON.parse(resumed.stdout) as RunJson).outcomes).toEqual({ scored: 4 });
+  });
+});

@@ -1,0 +1,16 @@
+import { mkdtempSync, rmSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { afterAll, describe, it } from "vitest";
+import { writeTask } from "../support/tasks.ts";
+import { killAndResume } from "./controller-kill.ts";
+
+const place = mkdtempSync(join(tmpdir(), "mw-kill-"));
+afterAll(() => rmSync(place, { recursive: true, force: true }));
+
+describe("kill -9 of the controller", () => {
+  it("loses nothing, repeats nothing, leaves nothing", async () => {
+    const tasks = [writeTask(join(place, "a")), writeTask(join(place, "b"))];
+    await killAndResume({ home: join(place, "home"), tasks, attempts: 10, kills: 4, concurrency: 4, seed: "kill", withinMs: 2500 });
+  }, 180_000);
+});

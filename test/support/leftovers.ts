@@ -1,0 +1,74 @@
+/** What a data directory's machines left on the host: processes, control groups, mounts, sockets, half-made files. Empty when nothing did. */
+import { existsSync, readdirSync, readFileSync, realpathSync } from "node:fs";
+import { join } from "node:path";
+import { runDirectory } from "../../src/sandbox/backends/native/run-directory.ts";
+
+export function leftovers(home: string): readonly string[] {
+  const sockets = runDirectory(home);
+  const hash = sockets.split("/").at(-1) ?? "";
+  return [
+    ...processesIn(`manyworlds-${hash}`),
+    ...groups("/sys/fs/cgroup", `manyworlds-${hash}`, 4),
+    ...mounts([realpathSync(home), sockets]),
+    ...names(sockets).map((name) => `socket directory ${join(sockets, name)}`),
+    ...halfMade(join(home, "runs")),
+    ...names(join(home, "build")).filter((name) => name !== "cache").map((name) => `build ${name}`),
+  ];
+}
+
+/** Polls, because what a killed process held is given back by the kernel a moment later. */
+export async function leftoversAfter(home: string, ms: number): Promise<readonly string[]> {
+  const end = Date.now() + ms;
+  for (;;) {
+    const left = leftovers(home);
+    if (left.length === 0 || Date.now() > end) return left;
+    await new Promise((resolve) => setTimeout(resolve, 50));
+  }
+}
+
+function processesIn(group: string): string[] {
+  return readdirSync("/proc")
+    .filter((name) => /^\d+$/.test(name))
+    .filter((pid) => read(`/proc/${pid}/cgroup`).includes(group))
+    .map((pid) => `process ${pid} ${read(`/proc/${pid}/cmdline`).replaceAll("\0", " ")}`);
+}
+
+/** Machines' groups below ours; the empty parent may stay for the next controller. */
+function groups(directory: string, name: string, depth: number): string[] {
+  return names(directory).flatMap((entry) => {
+    const path = join(directory, entry);
+    if (entry === name) return names(path).filter((child) => child.startsWith("sbx")).map((child) => `control group ${join(path, child)}`);
+    return depth > 0 && isDirectory(path) ? groups(path, name, depth - 1) : [];
+  });
+}
+
+function mounts(below: readonly string[]): string[] {
+  return read("/proc/self/mountinfo")
+    .split("\n")
+    .filter((line) => below.some((path) => line.split(" ")[4]?.startsWith(path)))
+    .map((line) => `mount ${line}`);
+}
+
+function halfMade(runs: string): string[] {
+  return names(runs).filter((name) => name.startsWith(".")).map((name) => `run ${name}`);
+}
+
+function names(directory: string): string[] {
+  try {
+    return readdirSync(directory);
+  } catch {
+    return [];
+  }
+}
+
+function isDirectory(path: string): boolean {
+  return existsSync(join(path, "."));
+}
+
+function read(path: string): string {
+  try {
+    return readFileSync(path, "utf8");
+  } catch {
+    return "";
+  }
+}
