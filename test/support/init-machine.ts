@@ -43,8 +43,13 @@ function launcher(): string {
   return program;
 }
 
-export async function startInitMachine(flags: readonly string[] = [], { etc }: { readonly etc?: string } = {}): Promise<InitMachine> {
+/** Builds what is stale of the native programs. */
+export function buildNative(): void {
   execFileSync(process.execPath, [join(ROOT, "scripts/build.mjs"), "--native"]);
+}
+
+export async function startInitMachine(flags: readonly string[] = [], { etc }: { readonly etc?: string } = {}): Promise<InitMachine> {
+  buildNative();
   const directory = mkdtempSync(join(tmpdir(), "mw-init-"));
   const socket = join(directory, "init.sock");
   const child = spawn(launcher(), [socket, join(NATIVE, "init"), ...flags], { stdio: ["pipe", "pipe", "inherit"], env: etc === undefined ? {} : { MW_TEST_ETC: etc } });
