@@ -66,12 +66,15 @@ export async function planSanitation(changes: readonly WorkspaceChange[], facts:
       continue;
     }
     if (owned.declared(path)) continue;
-    const verdict = change.kind === "added" ? await plantedRule(change, path, planted) : await changedRule(change, path, facts, zones);
+    // In a later step, what an earlier one added is changed; to the image it is still new.
+    const isNew = change.kind === "added" || (await facts.image.entry(path)) === null;
+    if (isNew && change.kind === "removed") continue;
+    const verdict = isNew ? await plantedRule(change, path, planted) : await changedRule(change, path, facts, zones);
     if (verdict === "pytest-config") pytestConfigChanged = true;
-    else if (verdict !== "keep" && !(await mentioned(owned, path, change, facts))) {
+    else if (verdict !== "keep" && !(await mentioned(owned, path, isNew, facts))) {
       discard.push(change.path);
       covered.add(path);
-      (change.kind === "added" ? removed : restored).push(path);
+      (isNew ? removed : restored).push(path);
     }
     if (/\.so(?:\.|$)|^\/etc\/ld/.test(path)) refreshLoaderCache = true;
   }
@@ -113,9 +116,9 @@ function inBins(path: string, zones: Zones, workdir: string): boolean {
 }
 
 /** What the instruction names is the agent's: files to make, scripts to repair. Never the interpreters and tools that verifiers use. */
-async function mentioned(owned: MentionedPaths, path: string, change: WorkspaceChange, facts: SanitationFacts): Promise<boolean> {
+async function mentioned(owned: MentionedPaths, path: string, isNew: boolean, facts: SanitationFacts): Promise<boolean> {
   if (NEVER_OWNED.test(posix.basename(path)) || !owned.named(path)) return false;
-  if (change.kind === "added") return true;
+  if (isNew) return true;
   // A program in machine code is a tool, whoever names it; a script or a configuration file can be the work.
   const start = await facts.image.read(path, 4);
   return start !== null && Buffer.compare(start, Buffer.from("\x7fELF", "latin1")) !== 0;

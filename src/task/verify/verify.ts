@@ -46,6 +46,8 @@ export interface VerifyRequest {
   readonly network: NetworkMode;
   readonly timeoutMultiplier: number;
   readonly signal: AbortSignal;
+  /** Verifies in another mode than the task's own, to compare them. */
+  readonly mode?: TaskVerifier["mode"];
   /** Keeps the sealed workspace for the next step's machine; the caller releases it. */
   readonly keepWorkspace?: boolean;
 }
@@ -94,7 +96,8 @@ class Verification {
     this.#shared = shared;
     this.#step = step === null ? null : (task.steps.find(({ name }) => name === step) ?? null);
     if (step !== null && this.#step === null) throw new MwError("internal", `The task ${task.name} has no step ${step}`);
-    this.#settings = this.#step?.verifier ?? task.verifier;
+    const settings = this.#step?.verifier ?? task.verifier;
+    this.#settings = request.mode === undefined ? settings : { ...settings, mode: request.mode };
     this.#startedAt = options.runtime.monotonic();
   }
 
