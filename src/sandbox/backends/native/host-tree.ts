@@ -121,7 +121,8 @@ export class HostTreeWriter {
   finish(): { readonly entries: number; readonly bytes: number } {
     this.#closeFile();
     if (this.#state === "new") this.#makeRoot();
-    for (const link of this.#links) this.#link(link);
+    const links = new Map(this.#links.map(({ path, target }) => [path.toString("latin1"), target?.toString("latin1") ?? ""]));
+    for (const link of this.#links) this.#link(link, links);
     // Deepest first: a directory's mode may forbid entering it, and its time changes with its content.
     for (const entry of this.#directories.toReversed()) this.#closeDirectory(entry);
     return { entries: this.#entries, bytes: this.#bytes };
@@ -228,9 +229,8 @@ export class HostTreeWriter {
     }
   }
 
-  #link(entry: TreeEntry): void {
+  #link(entry: TreeEntry, links: ReadonlyMap<string, string>): void {
     const target = entry.target ?? Buffer.alloc(0);
-    const links = new Map(this.#links.map((link) => [link.path.toString("latin1"), link.target?.toString("latin1") ?? ""]));
     if (escapes(entry.path.toString("latin1"), target.toString("latin1"), links)) {
       this.refusals.add(entry.path, `a link that leads outside: ${target.toString("utf8")}`);
       this.#entries--;
