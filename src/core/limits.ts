@@ -74,6 +74,8 @@ export const LIMITS = {
   upstreamConnections: 4096,
   /** Tool calls of one answer that are carried out; the rest are answered with an error. */
   toolCallsPerTurn: 64,
+  /** Bytes of one rollout's conversation, which is held in memory and sent whole with every call. */
+  conversationBytes: 32 * MiB,
   /** Bytes of one command that a model asks for. */
   agentCommandBytes: 1 * MiB,
   healthcheckOutputBytes: 64 * KiB,

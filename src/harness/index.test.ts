@@ -2,27 +2,30 @@ import { chmod, mkdir, mkdtemp, rm, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { afterAll, beforeAll, beforeEach, describe, expect, it } from "vitest";
-import { bwrapSandbox } from "../../test/support/bwrap-sandbox.ts";
 import { BUDGETS, harnessContext, type Recorded } from "../../test/support/harness-context.ts";
+import { openMachines, type Machines } from "../../test/support/harness-machine.ts";
 import { MwError } from "../core/errors.ts";
 import type { Harness, HarnessContext, HarnessEnd } from "./harness.ts";
+import type { Sandbox } from "../sandbox/sandbox.ts";
 import { HARNESS_NAMES, makeHarness } from "./index.ts";
 
-let machine: Awaited<ReturnType<typeof bwrapSandbox>>;
+let machines: Machines;
+let sandbox: Sandbox;
 let directory: string;
 beforeAll(async () => {
-  machine = await bwrapSandbox();
+  machines = await openMachines();
+  sandbox = await machines.make("bash");
 });
 beforeEach(async () => {
   directory = await mkdtemp(join(tmpdir(), "mw-harness-"));
   return async () => await rm(directory, { recursive: true });
 });
-afterAll(async () => await machine.close());
+afterAll(async () => await machines.close());
 
 const aborted = (code: "cancelled" | "timeout"): AbortSignal => AbortSignal.abort(new MwError(code, "Over."));
 
 async function run(changes: Partial<HarnessContext> = {}): Promise<HarnessEnd & { readonly recorded: Recorded }> {
-  const { context, recorded } = harnessContext(machine.sandbox, { solution: { directory, env: { WHO: "world" } }, ...changes });
+  const { context, recorded } = harnessContext(sandbox, { solution: { directory, env: { WHO: "world" } }, ...changes });
   return { ...(await makeHarness("oracle").run(context)), recorded };
 }
 
@@ -61,7 +64,7 @@ describe("the registry", () => {
 
 describe("nop", () => {
   it("does nothing", async () => {
-    const { context, recorded } = harnessContext(machine.sandbox);
+    const { context, recorded } = harnessContext(sandbox);
     expect(await makeHarness("nop").run(context)).toMatchObject({ stopReason: "finished", turns: 0 });
     expect(recorded.order).toEqual([]);
     expect(await makeHarness("nop").run({ ...context, signal: aborted("cancelled") })).toMatchObject({ stopReason: "cancelled" });
@@ -76,7 +79,7 @@ describe("oracle", () => {
     const { stopReason, recorded } = await run();
     expect(stopReason).toBe("finished");
     expect(Buffer.from(recorded.commands[0]?.stdout ?? "").toString()).toBe("42\nhello world from /work\nbash\n");
-    expect((await machine.sandbox.run({ command: "ls /solution" })).code).not.toBe(0);
+    expect((await sandbox.run({ command: "ls /solution" })).code).not.toBe(0);
   });
 
   it("tolerates CRLF and a missing execute bit, and keeps other bytes", async () => {
@@ -88,12 +91,29 @@ describe("oracle", () => {
     expect(recorded.notes).toEqual(["solve.sh has CRLF line ends; it ran with LF."]);
   });
 
+  it("runs as the agent's user, who may read the solution and not write it", async () => {
+    await mkdir(join(directory, "private"), { mode: 0o700 });
+    await writeFile(join(directory, "private", "data"), "secret\n", { mode: 0o600 });
+    await writeFile(join(directory, "solve.sh"), "id -un; cat /solution/private/data; touch /solution/x || ls -ld /solution | cut -c1-10\n", { mode: 0o600 });
+    const { stopReason, recorded } = await run({ user: "agent" });
+    expect(stopReason).toBe("finished");
+    expect(Buffer.from(recorded.commands[0]?.stdout ?? "").toString()).toMatch(/^agent\nsecret\nd[rwx-]+\n$/);
+  });
+
+  it("replaces what the image or a link has at /solution", async () => {
+    await writeFile(join(directory, "solve.sh"), "ls /solution\n");
+    await sandbox.run({ command: "mkdir /victim && touch /victim/keep && ln -s /victim /solution" });
+    const { recorded } = await run();
+    expect(Buffer.from(recorded.commands[0]?.stdout ?? "").toString()).toBe("solve.sh\n");
+    expect(Buffer.from((await sandbox.run({ command: "ls /victim; ls -d /solution" })).stdout).toString()).toBe("keep\n");
+  });
+
   it("says how solve.sh failed, and still takes the solution away", async () => {
     await writeFile(join(directory, "solve.sh"), "echo no >&2; exit 9\n");
     const { stopReason, detail, recorded } = await run();
     expect({ stopReason, detail }).toEqual({ stopReason: "crashed", detail: "solve.sh ended with exit code 9." });
     expect(Buffer.from(recorded.commands[0]?.stderr ?? "").toString()).toBe("no\n");
-    expect((await machine.sandbox.run({ command: "ls /solution" })).code).not.toBe(0);
+    expect((await sandbox.run({ command: "ls /solution" })).code).not.toBe(0);
   });
 
   it("ends with its time, by the budget or by the signal", async () => {
@@ -103,7 +123,7 @@ describe("oracle", () => {
     setTimeout(() => stop.abort(new MwError("timeout", "Over.")), 300);
     expect(await run({ signal: stop.signal })).toMatchObject({ stopReason: "agent_time" });
     expect(await run({ signal: aborted("cancelled") })).toMatchObject({ stopReason: "cancelled" });
-    expect((await machine.sandbox.run({ command: "ls /solution" })).code).not.toBe(0);
+    expect((await sandbox.run({ command: "ls /solution" })).code).not.toBe(0);
   });
 
   it("refuses a task without a solution before anything starts", async () => {
@@ -111,7 +131,7 @@ describe("oracle", () => {
     for (const solution of [null, join(directory, "missing"), directory]) {
       await expect(harness.check?.({ solution: { directory: solution, env: {} } })).rejects.toMatchObject({ code: "invalid_task", message: expect.stringMatching(/solution|solve\.sh/) as unknown });
     }
-    const { context, recorded } = harnessContext(machine.sandbox);
+    const { context, recorded } = harnessContext(sandbox);
     await expect(harness.run(context)).rejects.toMatchObject({ code: "invalid_task" });
     expect(recorded.order).toEqual([]);
     await mkdir(join(directory, "solve.sh"));
@@ -122,7 +142,7 @@ describe("oracle", () => {
 describe("script", () => {
   it("plays each line as a shell of its own, whatever its exit code", async () => {
     const harness = await script("# a comment\n\n  # another\ncd /tmp; A=1\r\npwd; echo \"[$A]\"\nexit 5\ntrue 'a # b' \\\necho last");
-    const { context, recorded } = harnessContext(machine.sandbox);
+    const { context, recorded } = harnessContext(sandbox);
     expect(await harness.run(context)).toMatchObject({ stopReason: "finished", turns: 5 });
     expect(recorded.commands.map((command) => [command.command, command.code, Buffer.from(command.stdout).toString()])).toEqual([
       ["cd /tmp; A=1", 0, ""],
@@ -135,20 +155,28 @@ describe("script", () => {
 
   it("takes lines that look like options as commands", async () => {
     const harness = await script("--help\n-c 'echo no'\necho yes");
-    const { context, recorded } = harnessContext(machine.sandbox);
+    const { context, recorded } = harnessContext(sandbox);
     await harness.run(context);
     expect(recorded.commands.map((command) => command.code)).toEqual([127, 127, 0]);
   });
 
   it("goes on after a line that takes too long, and stops at its budgets and signals", async () => {
     const harness = await script("sleep 60\necho next\necho more");
-    const { context, recorded } = harnessContext(machine.sandbox);
+    const { context, recorded } = harnessContext(sandbox);
     expect(await harness.run({ ...context, budgets: { ...BUDGETS, commandMs: 300, turns: 2 } })).toMatchObject({ stopReason: "turns", turns: 2 });
     expect(recorded.commands.map((command) => command.ended)).toEqual(["timed_out", "exited"]);
     expect(await harness.run({ ...context, budgets: { ...BUDGETS, timeMs: 300 } })).toMatchObject({ stopReason: "agent_time", turns: 1 });
     const stop = new AbortController();
     setTimeout(() => stop.abort(new MwError("cancelled", "Over.")), 200);
     expect(await harness.run({ ...context, signal: stop.signal })).toMatchObject({ stopReason: "cancelled" });
+  });
+
+  it("goes on when a line takes away where the next one runs", async () => {
+    const harness = await script("rm -r /work\necho next\nmkdir /work\npwd");
+    const { context, recorded } = harnessContext(sandbox);
+    expect(await harness.run(context)).toMatchObject({ stopReason: "finished", turns: 4 });
+    expect(recorded.commands.map((command) => command.code)).toEqual([0, 126, 126, 126]);
+    await sandbox.files.mkdir("/work");
   });
 
   it("refuses files that are no script", async () => {

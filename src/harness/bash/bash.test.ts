@@ -1,21 +1,25 @@
 import { afterAll, afterEach, beforeAll, describe, expect, it } from "vitest";
-import { bwrapSandbox } from "../../../test/support/bwrap-sandbox.ts";
 import { startEngine, type Engine, type EngineOptions, type EngineScript } from "../../../test/support/engine.ts";
 import { BUDGETS, harnessContext, type Recorded } from "../../../test/support/harness-context.ts";
+import { openMachines, type Machines } from "../../../test/support/harness-machine.ts";
 import { MwError } from "../../core/errors.ts";
+import { LIMITS } from "../../core/limits.ts";
+import type { Sandbox } from "../../sandbox/sandbox.ts";
 import type { Budgets, HarnessContext, HarnessEnd } from "../harness.ts";
 import { bash, type BashOptions } from "./bash.ts";
 
 const KEY = "sk-secret-0123456789abcdef";
-let machine: Awaited<ReturnType<typeof bwrapSandbox>>;
+let machines: Machines;
+let sandbox: Sandbox;
 const engines: Engine[] = [];
 beforeAll(async () => {
-  machine = await bwrapSandbox();
+  machines = await openMachines();
+  sandbox = await machines.make("bash");
 });
 afterEach(async () => {
   for (const engine of engines.splice(0)) await engine.close();
 });
-afterAll(async () => await machine.close());
+afterAll(async () => await machines.close());
 
 interface Played {
   readonly end: HarnessEnd;
@@ -30,7 +34,7 @@ async function play(
   const engine = await startEngine(script, engineOptions);
   engines.push(engine);
   const upstream = { url: engine.url, model: "test-model", apiKey: KEY, sampling: { temperature: 0.5 } };
-  const { context, recorded } = harnessContext(machine.sandbox, { upstream, budgets: { ...BUDGETS, ...budgets }, ...changes });
+  const { context, recorded } = harnessContext(sandbox, { upstream, budgets: { ...BUDGETS, ...budgets }, ...changes });
   const end = await bash({ retries: 2, ...options }).run(context);
   expect(recorded.text()).not.toContain(KEY);
   return { end, recorded, engine };
@@ -188,9 +192,16 @@ describe("budgets and ends", () => {
   it("reads an answer cut at max_tokens as the end of its tokens", async () => {
     const engine = await startEngine([{ content: "half", finishReason: "length" }]);
     engines.push(engine);
-    const { context } = harnessContext(machine.sandbox, { upstream: { url: engine.url, model: "m", apiKey: null, sampling: { max_tokens: 4 } } });
+    const { context } = harnessContext(sandbox, { upstream: { url: engine.url, model: "m", apiKey: null, sampling: { max_tokens: 4 } } });
     expect((await bash().run(context)).stopReason).toBe("tokens");
     expect(engine.requests[0]?.headers["authorization"]).toBeUndefined();
+  });
+
+  it("does not hold a conversation without end", async () => {
+    const message = { content: "x".repeat(LIMITS.conversationBytes / 3), tool_calls: [{ id: "c", type: "function", function: { name: "bash", arguments: "{}" } }] };
+    const { end, engine } = await play(() => ({ raw: JSON.stringify({ choices: [{ message, finish_reason: "tool_calls" }] }) }));
+    expect(end).toMatchObject({ stopReason: "context_overflow", turns: 3 });
+    expect(engine.requests.length).toBe(3);
   });
 
   it("survives an answer cut inside a tool call", async () => {
@@ -220,7 +231,7 @@ describe("tokens", () => {
     const harness = bash();
     const upstream = { url: engine.url, model: "m", apiKey: null, sampling: {} };
     for (let rollout = 0; rollout < 2; rollout++) {
-      const { context, recorded } = harnessContext(machine.sandbox, { upstream });
+      const { context, recorded } = harnessContext(sandbox, { upstream });
       expect((await harness.run(context)).stopReason).toBe("finished");
       expect(recorded.calls[0]).toMatchObject({ promptTokenIds: null, completionTokenIds: null, logprobs: expect.any(Array) as unknown });
       expect(recorded.notes.length).toBe(rollout === 0 ? 1 : 0);

@@ -77,6 +77,7 @@ class Loop {
   readonly #messages: ChatMessage[] = [];
   /** Messages that an earlier call's record holds already. */
   #recorded = 0;
+  #conversationBytes = 0;
   #turns = 0;
   #promptTokens = 0;
   #completionTokens = 0;
@@ -110,6 +111,7 @@ class Loop {
     await this.#say({ role: "user", content: instruction });
     while (this.#turns < budgets.turns) {
       const limit = this.#answerLimit();
+      if (this.#conversationBytes > LIMITS.conversationBytes) return { stopReason: "context_overflow", detail: `The conversation is larger than ${LIMITS.conversationBytes} bytes.` };
       if (limit === "used_up") return { stopReason: "tokens", detail: `The token budget of ${budgets.tokens} was used up.` };
       const called = await this.#call(tools, limit);
       if (called.kind === "context_overflow") return { stopReason: "context_overflow", detail: `The conversation no longer fits the model: ${called.message}` };
@@ -228,6 +230,7 @@ class Loop {
 
   async #say(message: ChatMessage & { readonly role: MessageRecord["role"] }): Promise<void> {
     this.#messages.push(message);
+    this.#conversationBytes += Buffer.byteLength(JSON.stringify(message));
     const { role, content, tool_calls: toolCalls, tool_call_id: toolCallId } = message;
     await this.#context.recorder.message({
       at: new Date(this.#context.runtime.now()).toISOString(),

@@ -1,23 +1,24 @@
 import { afterAll, beforeAll, beforeEach, describe, expect, it } from "vitest";
-import { bwrapSandbox } from "../../../test/support/bwrap-sandbox.ts";
 import { BUDGETS, harnessContext, type Recorded } from "../../../test/support/harness-context.ts";
+import { openMachines, type Machines } from "../../../test/support/harness-machine.ts";
 import type { Sandbox } from "../../sandbox/sandbox.ts";
-import type { HarnessContext } from "../harness.ts";
 import { AgentShell } from "./shell.ts";
 
-let machine: Awaited<ReturnType<typeof bwrapSandbox>>;
+let machines: Machines;
 beforeAll(async () => {
-  machine = await bwrapSandbox();
+  machines = await openMachines();
 });
-afterAll(async () => await machine.close());
+afterAll(async () => await machines.close());
 
 describe.each(["bash", "sh"] as const)("a shell of kind %s", (kind) => {
   let shell: AgentShell;
   let recorded: Recorded;
   beforeEach(async () => {
-    const made = harnessContext(pretending(machine.sandbox, kind));
+    const sandbox = await machines.make(kind, { user: "agent" });
+    const made = harnessContext(sandbox);
     recorded = made.recorded;
     shell = await AgentShell.open(made.context);
+    return async () => await sandbox.kill();
   });
   const play = async (command: string, timeoutMs = 20_000): Promise<{ code: number; text: string }> => {
     const { exit, stdout, stderr } = await shell.run(command, timeoutMs);
@@ -58,10 +59,14 @@ describe.each(["bash", "sh"] as const)("a shell of kind %s", (kind) => {
   });
 
   it("goes on when the agent has taken away where it works", async () => {
-    await play("cd /; rm -rf /work/* /work 2>/dev/null; exec sh -c 'kill -9 $$'");
-    const { code, text } = await play("pwd; mkdir -p /work");
-    expect(code).toBe(0);
-    expect(text).toMatch(/\n?\/(work)?\n$/);
+    expect((await play("mkdir -p /tmp/w/d; cd /tmp/w/d; exit")).code).toBe(0);
+    expect((await play("rm -rf /tmp/w; exec sh -c 'kill -9 $$'")).code).toBe(137);
+    const { code, text } = await play("pwd");
+    expect({ code, text }).toEqual({ code: 0, text: `${kind}: the working directory /tmp/w/d is gone; this is /work\n/work\n` });
+  });
+
+  it("counts the lines of the command alone in its messages", async () => {
+    expect((await play("true\nno-such-program")).text).toMatch(kind === "bash" ? /^bash: line 2: no-such-program:/ : /^sh: .*no-such-program: not found/);
   });
 
   it("gives commands no stdin and takes long scripts", async () => {
@@ -77,7 +82,8 @@ describe.each(["bash", "sh"] as const)("a shell of kind %s", (kind) => {
   });
 
   it("does not find itself by its command's text", async () => {
-    expect(await play("pkill -9 -f some-server-name; echo alive")).toEqual({ code: 0, text: "alive\n" });
+    const search = 'for file in /proc/[0-9]*/cmdline; do IFS= read -r line < $file; case $line in *some-server-name*) echo found $line ;; esac; done 2>/dev/null; echo alive';
+    expect(await play(search)).toEqual({ code: 0, text: "alive\n" });
   });
 
   it("keeps the state before a command that was killed for its time, and the output until then", async () => {
@@ -96,34 +102,53 @@ describe.each(["bash", "sh"] as const)("a shell of kind %s", (kind) => {
 });
 
 describe("bash alone", () => {
+  let sandbox: Sandbox;
+  beforeEach(async () => {
+    sandbox = await machines.make("bash");
+    return async () => await sandbox.kill();
+  });
+
   it("keeps functions and forgets unset variables", async () => {
-    const { context } = harnessContext(machine.sandbox);
-    const shell = await AgentShell.open(context);
+    const shell = await AgentShell.open(harnessContext(sandbox).context);
     await shell.run('greet() { echo "hi $1"; }; export -n HOME; unset PAGER', 20_000);
     expect(Buffer.from((await shell.run('greet you; echo "[${PAGER-none}]"', 20_000)).stdout).toString()).toBe("hi you\n[none]\n");
   });
 
   it("clips output in the middle and says by how much", async () => {
-    const { context } = harnessContext(machine.sandbox, { budgets: { ...BUDGETS, outputBytes: 1000 } });
+    const { context, recorded } = harnessContext(sandbox, { budgets: { ...BUDGETS, outputBytes: 1000 } });
     const shell = await AgentShell.open(context);
     const { stdout, exit } = await shell.run("echo first; head -c 5000000 /dev/zero | tr '\\0' a; echo; echo last; exit 7", 20_000);
-    const text = Buffer.from(stdout).toString();
     expect(exit).toMatchObject({ code: 7, stdoutBytes: 5_000_012 });
-    expect(text).toMatch(/^first\na+\n\[\.\.\. 4999012 bytes left out here; 5000012 bytes in all \.\.\.\]\na+\nlast\n$/);
+    expect(Buffer.from(stdout).toString()).toMatch(/^first\na+\n\[\.\.\. 4999012 bytes left out here; 5000012 bytes in all \.\.\.\]\na+\nlast\n$/);
+    expect(recorded.commands[0]).toMatchObject({ stdoutBytes: 5_000_012, code: 7 });
+    expect(Buffer.compare(recorded.commands[0]?.stdout ?? Buffer.alloc(0), stdout)).toBe(0);
   });
 
-  it("refuses an image without a shell", async () => {
-    const { context } = harnessContext(failingProbe(machine.sandbox));
-    await expect(AgentShell.open(context)).rejects.toMatchObject({ code: "invalid_image" });
+  it("does not wait for what a command leaves running, and finds it alive", async () => {
+    const shell = await AgentShell.open(harnessContext(sandbox).context);
+    const startedAt = performance.now();
+    await shell.run("sleep 300 & echo $! > /tmp/pid; echo tail", 20_000);
+    expect(performance.now() - startedAt).toBeLessThan(5_000);
+    expect((await shell.run("kill -0 $(cat /tmp/pid)", 20_000)).exit.code).toBe(0);
+  });
+
+  it("refuses an image without a shell, and a user that cannot be, before the agent starts", async () => {
+    await sandbox.run({ command: ["rm", "/bin/sh"] });
+    await expect(AgentShell.open(harnessContext(sandbox).context)).rejects.toMatchObject({ code: "invalid_image" });
+    const other = await machines.make("bash");
+    await expect(AgentShell.open(harnessContext(other, { user: "nobody-here" }).context)).rejects.toMatchObject({ code: "invalid_input" });
+    await other.kill();
+  });
+
+  it("answers the agent when its own acts keep a command from starting", async () => {
+    const { context, recorded } = harnessContext(sandbox, { user: "agent" });
+    const shell = await AgentShell.open(context);
+    await sandbox.run({ command: "rm /etc/passwd", user: "0:0" });
+    const { exit, stdout } = await shell.run("echo hi", 20_000);
+    expect(exit.code).toBe(126);
+    expect(Buffer.from(stdout).toString()).toContain("could not be started");
+    await sandbox.run({ command: "rm -f /bin/bash", user: "0:0" });
+    expect((await shell.run("echo hi", 20_000)).exit.code).toBeGreaterThanOrEqual(126);
+    expect(recorded.commands.length).toBe(2);
   });
 });
-
-/** The same machine, in which only the named shell is found. */
-function pretending(sandbox: Sandbox, kind: "bash" | "sh"): Sandbox {
-  if (kind === "bash") return sandbox;
-  return { ...sandbox, run: async () => await sandbox.run({ command: ["/bin/sh", "-c", "command -v dash"] }).then((result) => ({ ...result, stdout: Buffer.from(result.code === 0 ? "/bin/sh\n" : "") })) };
-}
-
-function failingProbe(sandbox: Sandbox): HarnessContext["sandbox"] {
-  return { ...sandbox, run: async () => await sandbox.run({ command: ["/bin/false"] }) };
-}

@@ -22,7 +22,7 @@ const ENV: Readonly<Record<string, string>> = { PAGER: "cat", GIT_PAGER: "cat", 
  * `$1`: state directory, `$2`: `bash` or `sh`, `$3`: directory to start in. The process itself starts in /, which the agent cannot take away. `at` is a list of slot numbers, appended to and never truncated, so that a kill at any byte leaves the last complete
  * state in force; the two slots alternate. Only builtins are used, because the command may have broken PATH.
  */
-const WRAPPER = String.raw`
+const PREPARE = String.raw`
 __mw_d=$1 __mw_k=$2 __mw_w=$3 __mw_s= __mw_x= __mw_cwd=
 set --
 if [ "$__mw_k" = bash ]; then IFS= read -r -d '' __mw_c
@@ -53,12 +53,10 @@ __mw_save='{
 } 2>/dev/null'
 trap 'eval "$__mw_save"' EXIT
 unset __mw_x
-eval "$__mw_c"
-__mw_x=$?
-eval "$__mw_save"
-__mw_save=
-exit $__mw_x
 `.replaceAll("\\${", "${");
+
+/** On one line, so that the shell's messages count the lines of the command alone. */
+const WRAPPER = 'eval "$4"; eval "$__mw_c"; __mw_x=$?; eval "$__mw_save"; __mw_save=; exit $__mw_x';
 
 export class AgentShell {
   readonly #context: HarnessContext;
@@ -75,7 +73,7 @@ export class AgentShell {
   static async open(context: HarnessContext): Promise<AgentShell> {
     const { sandbox, signal, user, workdir } = context;
     const probe = await sandbox.run({
-      command: ["/bin/sh", "-c", "command -v bash || command -v sh"],
+      command: ["/bin/sh", "-c", "command -v bash || echo /bin/sh"],
       // As the agent's commands will run, so that a user or directory that cannot be is found now.
       ...(user === null ? {} : { user }),
       ...(workdir === null ? {} : { cwd: workdir }),
@@ -106,7 +104,7 @@ export class AgentShell {
 
   async run(command: string, timeoutMs: number): Promise<CommandResult> {
     return await runCommand(this.#context, {
-      command: [this.#path, "-c", WRAPPER, this.#kind, STATE, this.#kind, this.#start()],
+      command: [this.#path, "-c", WRAPPER, this.#kind, STATE, this.#kind, this.#start(), PREPARE],
       cwd: "/",
       agentWasHere: true,
       shown: command,
