@@ -173,7 +173,7 @@ describe("budgets and ends", () => {
     setTimeout(() => stop.abort(new MwError("cancelled", "Asked to stop.")), 300);
     const { end } = await play([{ calls: [{ command: "sleep 60" }] }], { context: { signal: stop.signal } });
     expect(end.stopReason).toBe("cancelled");
-    expect(performance.now() - startedAt).toBeLessThan(5000);
+    expect(performance.now() - startedAt).toBeLessThan(30_000);
     const before = await play([{ content: "x" }], { context: { signal: stop.signal } });
     expect(before.end.stopReason).toBe("cancelled");
     expect(before.engine.requests).toEqual([]);
