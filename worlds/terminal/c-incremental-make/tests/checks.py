@@ -2,7 +2,7 @@ import os
 import shutil
 import stat
 
-from grade import TOOLS, check, expect, own, read, read_text, rng, run, same, scratch
+from grade import TOOLS, check, expect, own, read, read_text, rng, run, same, scratch, write
 
 CC = r"""#!/bin/sh
 # A compiler that notes which sources it compiled and how.
@@ -22,9 +22,7 @@ class Tree:
             file.write(read("/app/Makefile"))
         self.log = os.path.join(scratch(f"l{rng.getrandbits(40)}"), "log")
         self.cc = self.log + ".cc"
-        with open(self.cc, "w") as file:
-            file.write(CC)
-        os.chmod(self.cc, 0o755)
+        write(self.cc, CC, 0o755)
         os.chmod(os.path.join(self.top, "tools/gen-codes.sh"), 0o755)
         own(self.top)
         own(os.path.dirname(self.log))
@@ -42,8 +40,7 @@ class Tree:
         path = os.path.join(self.top, path)
         text = read_text(path)
         expect(old in text, f"{path} does not hold {old!r}")
-        with open(path, "w") as file:
-            file.write(text.replace(old, new))
+        write(path, text.replace(old, new), stat.S_IMODE(os.lstat(path).st_mode))
 
     def make(self, *arguments, fail=True):
         """Compiled sources and number of generator runs of one call."""
@@ -92,9 +89,7 @@ def incremental():
     again("codes.txt", "codes.txt", "door open", "door ajar", ["codes.c", "lookup.c", "main.c"], 1)
     same(tree.program("W1", "--version"), "door ajar\nno such code\n", "output")
     tree.age()
-    with open(os.path.join(tree.top, "src/lib/extra.h"), "w") as file:
-        file.write('#define EXTRA "one"\n')
-    own(tree.top)
+    write(os.path.join(tree.top, "src/lib/extra.h"), '#define EXTRA "one"\n')
     tree.change("src/lib/lookup.c", '#include "codes.h"', '#include "codes.h"\n#include "extra.h"')
     tree.change("src/lib/lookup.c", "return UNKNOWN", "return EXTRA")
     same(tree.make()[1], ["lookup.c"], "compilations after a header is included")
@@ -145,8 +140,7 @@ def failures():
     text = read_text(generator)
     tree.change("tools/gen-codes.sh", "echo run", "exit 7\necho run")
     expect(tree.make(fail=False)[0].code != 0, "make succeeds although the generator fails")
-    with open(generator, "w") as file:
-        file.write(text)
+    write(generator, text, 0o755)
     os.utime(generator, (1_500_000_000, 1_500_000_000))
     same(tree.make()[2], 1, "generator runs after its failure")
     same(tree.program("E1"), "engine too hot\n", "output after the generator's failure")

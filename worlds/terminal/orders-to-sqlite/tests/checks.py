@@ -3,7 +3,7 @@ import json
 import os
 import sqlite3
 
-from grade import check, expect, own, read, rng, run, same, scratch, write
+from grade import check, expect, own, private, read, rng, run, same, scratch, write
 
 PROGRAM = "/app/load"
 COLUMNS = {"customers": ["id", "name", "email"], "orders": ["number", "shop", "customer_id", "placed_on"],
@@ -12,7 +12,7 @@ COLUMNS = {"customers": ["id", "name", "email"], "orders": ["number", "shop", "c
 
 def tables(path):
     """The rows of a copy of a database that somebody else made."""
-    copy = os.path.join(PRIVATE_COPY, "copy.db")
+    copy = private("copy.db")
     with open(copy, "wb") as file:
         file.write(read(path))
     db = sqlite3.connect(f"file:{copy}?mode=ro&immutable=1", uri=True)
@@ -32,9 +32,6 @@ def tables(path):
     same(keys, {"customer_id": "customers", "order_number": "orders"}, "foreign keys")
     db.close()
     return found
-
-
-PRIVATE_COPY = scratch("databases")
 
 
 def expected(directory):

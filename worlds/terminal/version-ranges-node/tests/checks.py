@@ -2,7 +2,7 @@ import functools
 import json
 import re
 
-from grade import check, expect, own, rng, run, same, write
+from grade import check, expect, own, read, rng, run, same, write
 
 DRIVER = r"""
 const { compare, satisfies, best } = require("/app/ranges.js");
@@ -152,7 +152,6 @@ def tests():
     result = run(["/usr/bin/node", "--test", "/app/ranges.test.js"], cwd="/app", timeout=30)
     expect(result.code == 0, "its tests do not pass")
     broken = write("broken/ranges.js", "module.exports = { compare: () => 0, satisfies: () => true, best: () => null };\n")
-    with open("/app/ranges.test.js", "rb") as file:
-        write("broken/ranges.test.js", file.read(1 << 20))
+    write("broken/ranges.test.js", read("/app/ranges.test.js"))
     result = run(["/usr/bin/node", "--test", broken.replace("ranges.js", "ranges.test.js")], cwd=broken.rsplit("/", 1)[0], timeout=30, fail=False)
     expect(result.code not in (0, None), "its tests pass with a module that answers at random")

@@ -103,7 +103,7 @@ def run(argv, stdin=b"", timeout=10, cwd="/", env=None, fail=True, uid=NOBODY, g
     left = BUDGET_SECONDS - (time.monotonic() - _started)
     expect(left > 0, "the programs under test used up the grader's time")
     as_user = {"user": uid, "group": gid, "extra_groups": list(groups)} if DROP else {}
-    environment = {"PATH": "/usr/local/bin:/usr/bin:/bin", "LC_ALL": "C.UTF-8", "HOME": SCRATCH, "TMPDIR": SCRATCH, **(env or {})}
+    environment = {"PATH": "/usr/local/bin:/usr/bin:/bin", "LC_ALL": "C.UTF-8", "HOME": scratch(), "TMPDIR": scratch(), **(env or {})}
     with tempfile.TemporaryFile(dir=PRIVATE) as source, tempfile.TemporaryFile(dir=PRIVATE) as out, tempfile.TemporaryFile(dir=PRIVATE) as err:
         source.write(stdin if isinstance(stdin, bytes) else stdin.encode())
         source.seek(0)
@@ -175,19 +175,34 @@ def read_json(path):
 
 
 def write(path, data, mode=0o644):
-    """Writes an input that the agent's programs may read. `path` is relative to the scratch directory or absolute below it."""
+    """Writes an input that the agent's programs may read and replace. `path` is relative to the scratch directory or absolute below it."""
     path = os.path.join(SCRATCH, path)
-    os.makedirs(os.path.dirname(path), exist_ok=True)
-    with open(path, "wb") as file:
+    _directories(os.path.dirname(path))
+    if os.path.lexists(path):
+        os.unlink(path)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
         file.write(data if isinstance(data, bytes) else data.encode())
-    os.chmod(path, mode)
-    if DROP:
-        os.chown(path, NOBODY, NOBODY)
-        parent = os.path.dirname(path)
-        while len(parent) > len(SCRATCH):
-            os.chown(parent, NOBODY, NOBODY)
-            parent = os.path.dirname(parent)
+        os.fchmod(descriptor, mode)
+        if DROP:
+            os.fchown(descriptor, NOBODY, NOBODY)
     return path
+
+
+def _directories(path):
+    """
+    Makes directories below the scratch directory, owned by `nobody`. A program under test owns them too and may put links in their place, which would lead the grader's
+    own writes elsewhere: so each is looked at. Between two runs nobody is left who could change them.
+    """
+    expect(path == SCRATCH or path.startswith(SCRATCH + "/"), f"{path} is not below the scratch directory")
+    at = SCRATCH
+    for name in path[len(SCRATCH):].strip("/").split("/"):
+        at = os.path.join(at, name) if name else at
+        if not os.path.lexists(at):
+            os.mkdir(at, 0o755)
+            if DROP:
+                os.chown(at, NOBODY, NOBODY)
+        expect(stat.S_ISDIR(os.lstat(at).st_mode), f"a program put something else in the place of the directory {at}")
 
 
 def own(path):
@@ -201,7 +216,7 @@ def own(path):
             if stat.S_ISLNK(mode):
                 continue
             if DROP:
-                os.chown(entry, NOBODY, NOBODY)
+                os.chown(entry, NOBODY, NOBODY, follow_symlinks=False)
             os.chmod(entry, stat.S_IMODE(mode) | (0o755 if stat.S_ISDIR(mode) else 0o644 | (0o111 if mode & 0o100 else 0)))
 
 
@@ -209,6 +224,7 @@ def copy(source, name):
     """A copy of a tree below the scratch directory, links kept as links, owned by `nobody`."""
     target = os.path.join(SCRATCH, name)
     expect(os.path.isdir(source), f"{source} is not a directory")
+    _directories(os.path.dirname(target))
     shutil.copytree(source, target, symlinks=True, ignore=_special)
     own(target)
     return target
@@ -220,12 +236,15 @@ def _special(directory, names):
 
 
 def scratch(name=""):
-    """An existing directory below the scratch directory that `nobody` may write."""
-    path = os.path.join(SCRATCH, name)
-    os.makedirs(path, exist_ok=True)
-    if DROP:
-        os.chown(path, NOBODY, NOBODY)
+    """A directory below the scratch directory that `nobody` may write."""
+    path = os.path.join(SCRATCH, name or "home")
+    _directories(path)
     return path
+
+
+def private(name):
+    """A path that only the grader can reach."""
+    return os.path.join(PRIVATE, name)
 
 
 def _main():
@@ -274,23 +293,24 @@ def _write_rewards(held):
 
 
 def _publish(name, text):
-    """Whole or not at all: written beside its place and moved there."""
+    """Whole or not at all: written beside its place and moved there. There is no other reward file beside it."""
+    for other in {"reward.txt", "reward.json"} - {name}:
+        if os.path.lexists(os.path.join(REWARDS, other)):
+            os.unlink(os.path.join(REWARDS, other))
     temporary = os.path.join(REWARDS, f".{name}")
     with open(temporary, "w", encoding="ascii") as file:
         file.write(text + "\n")
     os.replace(temporary, os.path.join(REWARDS, name))
 
 
-def _workspace(mode, owner):
+def _workspace(mode):
     path = tempfile.mkdtemp(prefix="grade-", dir="/" if os.access("/", os.W_OK) else None)
     os.chmod(path, mode)
-    if DROP and owner:
-        os.chown(path, owner, owner)
     return path
 
 
 if __name__ == "__main__":
-    #: SCRATCH belongs to the programs under test, PRIVATE to the grader.
-    SCRATCH = _workspace(0o755, NOBODY)
-    PRIVATE = _workspace(0o700, 0)
+    #: The directories in SCRATCH belong to the programs under test; PRIVATE is the grader's.
+    SCRATCH = _workspace(0o755)
+    PRIVATE = _workspace(0o700)
     _main()
