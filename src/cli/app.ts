@@ -11,15 +11,17 @@ import {
 } from "@stricli/core";
 import { MwError, toMwError } from "../core/errors.ts";
 import type { AppContext } from "./context.ts";
+import { demoCommand, doctorCommand, imageBuildCommand } from "./host-commands.ts";
 import { imageRoutes } from "./image.ts";
 import { formatError } from "./output.ts";
 import { exportCommand, resumeCommand, runsCommand, showCommand } from "./run-commands.ts";
 import { runCommand } from "./run-flags.ts";
+import { sandboxRoutes } from "./sandbox.ts";
 import { VERSION } from "./version.ts";
 
 export function buildApp(): Application<AppContext> {
   const root = buildRouteMap<string, AppContext>({
-    routes: { run: runCommand, resume: resumeCommand, runs: runsCommand, show: showCommand, export: exportCommand, image: imageRoutes() },
+    routes: { demo: demoCommand, run: runCommand, resume: resumeCommand, runs: runsCommand, show: showCommand, export: exportCommand, sandbox: sandboxRoutes, image: imageRoutes({ build: imageBuildCommand }), doctor: doctorCommand },
     docs: { brief: "One machine per rollout: run agents on tasks in sandboxes, grade them elsewhere, lose nothing." },
   });
   return buildApplication(root, {

@@ -1,0 +1,104 @@
+/** `mw demo`: the shipped tasks with a reference and an idle agent, in real machines; what a first visitor runs and what a changed host is checked with. */
+import { existsSync } from "node:fs";
+import { fileURLToPath } from "node:url";
+import { messageOf, MwError } from "../../core/errors.ts";
+import { DEFAULT_OUTCOME_RULES } from "../../core/outcome.ts";
+import { openImageStore } from "../../image/index.ts";
+import { runDocument, type RunDocument } from "../../rollout/report.ts";
+import { startRun, type NewRun } from "../../rollout/run.ts";
+import { countLeftovers, type Leftovers } from "../../sandbox/leftovers.ts";
+import { runWithProgress } from "../conduct.ts";
+import { loadConfig, type Config } from "../config.ts";
+import type { AppContext } from "../context.ts";
+import { formatTable, note, printJson, printLine, styler } from "../output.ts";
+
+export interface DemoFlags {
+  readonly json: boolean;
+  readonly quiet: boolean;
+  readonly concurrency?: number;
+}
+
+const TASKS = fileURLToPath(new URL("../../../worlds/terminal", import.meta.url));
+const BASE_IMAGE = "manyworlds/terminal";
+
+export async function demo(this: AppContext, flags: DemoFlags): Promise<void> {
+  if (!existsSync(TASKS)) throw new MwError("environment", `the shipped tasks are not at ${TASKS}`, { fix: "run ./mw demo from a checkout" });
+  const config = await withBaseImage(this, loadConfig(this.env, this.cwd, { concurrency: flags.concurrency }), flags.quiet);
+  const results: Record<"oracle" | "nop", RunDocument> = { oracle: await attempt(this, config, flags, "oracle"), nop: await attempt(this, config, flags, "nop") };
+  const leftovers = countLeftovers(config.home.value);
+  const leaked = leftovers.processes + leftovers.controlGroups + leftovers.machines + leftovers.mounts;
+  const document = { tasks: results.oracle.rollouts.length, oracle: figures(results.oracle), nop: figures(results.nop), leaked };
+  if (flags.json) printJson(this, document);
+  else print(this, results, document, leftovers);
+  const sound = document.oracle.mean === 1 && document.nop.mean === 0 && leaked === 0 && document.oracle.scored === document.tasks && document.nop.scored === document.tasks;
+  if (!sound) this.setExitCode(1);
+}
+
+/** The base of the shipped tasks; where it cannot be bootstrapped, the host's own programs stand in. */
+async function withBaseImage(context: AppContext, config: Config, quiet: boolean): Promise<Config> {
+  const progress = (message: string): void => {
+    if (!quiet) note(context, message);
+  };
+  const images = await openImageStore({ home: config.home.value, aliases: config.imageAliases, cwd: context.cwd, env: context.env, runtime: context.runtime });
+  try {
+    await images.resolve(BASE_IMAGE, { progress });
+    return config;
+  } catch (error) {
+    note(context, `${BASE_IMAGE} cannot be made here (${messageOf(error)}); the host's own programs stand in for it`);
+    return { ...config, imageAliases: { ...config.imageAliases, [BASE_IMAGE]: "host" } };
+  }
+}
+
+async function attempt(context: AppContext, config: Config, flags: DemoFlags, harness: "oracle" | "nop"): Promise<RunDocument> {
+  if (!flags.quiet) note(context, harness === "oracle" ? "The reference solution of each task, each in a machine of its own:" : "An agent that does nothing:");
+  const request: NewRun = {
+    inputs: [TASKS],
+    attempts: 1,
+    seed: "demo",
+    harnesses: [harness],
+    script: null,
+    upstream: null,
+    apiKeyFile: null,
+    budgets: { turns: 1, tokens: null, commandMs: 600_000, outputBytes: 16 * 1024 },
+    network: null,
+    image: null,
+    // The tasks' limits are honoured where the host can enforce them; the demonstration does not depend on them.
+    ignoreLimits: true,
+    timeoutMultiplier: config.get("timeoutMultiplier") ?? 1,
+    concurrency: flags.concurrency ?? 4,
+    durability: "process",
+    rules: DEFAULT_OUTCOME_RULES,
+  };
+  const end = await runWithProgress(context, config, flags.quiet, (dependencies) => startRun(dependencies, request, null));
+  if (end.ended === "interrupted") throw new MwError("cancelled", "the demonstration was interrupted", { fix: `./mw resume ${end.run} goes on with this part` });
+  return runDocument(end.state);
+}
+
+function figures(document: RunDocument): { readonly scored: number; readonly mean: number | null } {
+  const rewards = document.rollouts.flatMap(({ reward }) => (reward === null ? [] : [reward]));
+  return { scored: rewards.length, mean: rewards.length === 0 ? null : rewards.reduce((sum, reward) => sum + reward, 0) / rewards.length };
+}
+
+function print(
+  context: AppContext,
+  { oracle, nop }: Record<"oracle" | "nop", RunDocument>,
+  document: { readonly tasks: number; readonly oracle: ReturnType<typeof figures>; readonly nop: ReturnType<typeof figures>; readonly leaked: number },
+  leftovers: Leftovers,
+): void {
+  const paint = styler(context.process.stdout, context.env);
+  const cell = (rollout: RunDocument["rollouts"][number] | undefined): string => (rollout === undefined ? "-" : rollout.reward === null ? (rollout.outcome ?? "-") : String(rollout.reward));
+  const rows = oracle.rollouts
+    .toSorted((a, b) => (a.family + a.task < b.family + b.task ? -1 : 1))
+    .map((rollout) => [rollout.family, rollout.task, cell(rollout), cell(nop.rollouts.find(({ task }) => task === rollout.task)), `${rollout.seconds.toFixed(1)} s`]);
+  rows.push(["", "mean", document.oracle.mean?.toFixed(3) ?? "-", document.nop.mean?.toFixed(3) ?? "-", ""]);
+  const right = "right" as const;
+  printLine(context, formatTable([{ title: "family" }, { title: "task" }, { title: "reference", align: right }, { title: "idle", align: right }, { title: "time", align: right }], rows, paint));
+  printLine(context);
+  printLine(context, `${document.tasks * 2} rollouts, each in a fresh machine, each graded in another. Left behind: ${document.leaked === 0 ? "nothing" : JSON.stringify(leftovers)}.`);
+  printLine(context);
+  printLine(context, "Next:");
+  printLine(context, `  ./mw show ${oracle.run}          what happened, phase by phase`);
+  printLine(context, `  ./mw show ${oracle.rollouts[0]?.rollout ?? "ROLLOUT"}     one rollout: commands, output, verdict`);
+  printLine(context, "  ./mw run worlds/terminal --harness bash --upstream http://127.0.0.1:8000/v1 --model NAME -n 8     your model");
+  printLine(context, "  ./mw sandbox run host -- bash -c 'id; hostname'     a machine by hand");
+}
