@@ -1,5 +1,5 @@
 /** Compressed streams by their magic bytes: gzip and zstd; anything else passes as it is. */
-import { pipeline, Readable, Transform, type TransformCallback } from "node:stream";
+import { Transform, type Readable, type TransformCallback } from "node:stream";
 import * as zlib from "node:zlib";
 import { Decompress } from "fzstd";
 import { MwError } from "../core/errors.ts";
@@ -51,12 +51,18 @@ function nextChunk(source: Readable): Promise<Buffer | null> {
 }
 
 function joined(source: Readable, decoder: Transform, name: string): Readable {
-  // A failure of the source or the decoder reaches the reader as the error of this stream.
+  // A failure of the source or the decoder reaches the reader as the error of the last stream; a source that is cut off is a failure too.
   const out = new Transform({ transform: (chunk: Buffer, _encoding, done) => done(null, chunk) });
-  pipeline(source, decoder, (error) => {
-    if (error) out.destroy(error instanceof MwError ? error : new MwError("invalid_image", `${name} is damaged: ${error.message}`, { fix: "make or fetch it again", cause: error }));
+  const fail = (error: Error): void => {
+    source.unpipe(decoder);
+    decoder.destroy();
+    out.destroy(error instanceof MwError ? error : new MwError("invalid_image", `${name} is damaged: ${error.message}`, { fix: "make or fetch it again", cause: error }));
+  };
+  source.on("error", fail).on("close", () => {
+    if (!source.readableEnded) fail(new Error("it ended early"));
   });
-  decoder.pipe(out);
+  decoder.on("error", fail);
+  source.pipe(decoder).pipe(out);
   return out;
 }
 

@@ -16,12 +16,11 @@ export function directorySource(path: string, context: SourceContext | null): So
     name,
     label: name,
     fingerprint: async () => {
-      await mustBeKind(path, "directory");
+      await mustBeRoot(path);
       return treeFingerprint(path);
     },
     load: async ({ progress, signal }) => {
-      await mustBeKind(path, "directory");
-      if (path === "/") throw new MwError("invalid_image", "dir:/ would copy this machine with its secrets", { fix: "use the image `host`" });
+      await mustBeRoot(path);
       progress(`copying ${path}`);
       return { layers: [await needed(context).layers.build(() => readTree(path), { name, signal })], config: ROOT_CONFIG };
     },
@@ -44,6 +43,11 @@ export function tarSource(path: string, context: SourceContext | null): Source {
       };
     },
   };
+}
+
+async function mustBeRoot(path: string): Promise<void> {
+  if (path === "/") throw new MwError("invalid_image", "dir:/ would copy this machine with its secrets", { fix: "use the image `host`" });
+  await mustBeKind(path, "directory");
 }
 
 /** Changes whenever the file may have. */
