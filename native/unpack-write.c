@@ -147,7 +147,7 @@ static void finish_file(void) {
 }
 
 /* Times and mode of a directory, kept until everything in it is there. */
-static void remember_directory(const entry *e) {
+static void remember_directory(const char *at, mode_t mode, struct timespec when) {
     if (state.directory_count == state.directory_room) {
         size_t room = state.directory_room ? state.directory_room * 2 : 1024;
         later *grown = realloc(state.directories, room * sizeof *grown);
@@ -155,10 +155,10 @@ static void remember_directory(const entry *e) {
         state.directories = grown;
         state.directory_room = room;
     }
-    char *path = strdup(e->path);
+    char *path = strdup(at);
     if (!path) fatal("memory", ENOMEM);
     state.directories[state.directory_count] =
-        (later){.path = path, .order = state.directory_count, .mode = (mode_t)e->mode & 07777, .modified = modified(e)};
+        (later){.path = path, .order = state.directory_count, .mode = mode, .modified = when};
     state.directory_count++;
 }
 
@@ -170,7 +170,7 @@ static void make_directory(const entry *e, int dir, const char *name, bool exist
     if (set_owner(e, -1, NULL, fd)) {
         set_xattrs(e, fd, NULL);
         if ((e->opaque || was_whiteout) && fsetxattr(fd, state.opaque_name, "y", 1, 0) != 0) refuse(errno, "opaque mark");
-        remember_directory(e);
+        remember_directory(e->path, (mode_t)e->mode & 07777, modified(e));
     }
     close(fd);
 }
@@ -200,17 +200,29 @@ static void make_whiteout(int dir, const char *name) {
     if (mknodat(dir, name, S_IFCHR, makedev(0, 0)) != 0) refuse(errno, "whiteout");
 }
 
+/* The mark alone: a directory's own attributes come with its entry. */
+static void mark_opaque(int dir, const char *name) {
+    if (mkdirat(dir, name, 0755) != 0 && errno != EEXIST) return refuse(errno, "directory");
+    int fd = openat(dir, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (fd < 0 || fsetxattr(fd, state.opaque_name, "y", 1, 0) != 0) refuse(errno, "opaque mark");
+    if (fd >= 0) close(fd);
+}
+
 static void make_entry(void) {
     entry *e = &state.current;
     const char *name;
     state.failed = false;
     state.entries++;
     if (e->path[0] == 0) {
+        if (e->kind == KIND_OPAQUE) return mark_opaque(state.root, ".");
         if (e->kind != KIND_DIRECTORY) return refuse(EINVAL, "the root is not a directory");
         return make_directory(e, state.root, ".", true, false);
     }
     int dir = open_parent(e->path, &name, true);
+    // Below what this layer has as a file or link (never followed) there is nothing to hide.
+    if (dir < 0 && e->kind == KIND_WHITEOUT && errno == ENOTDIR) return;
     if (dir < 0) return refuse(errno, "parent directory");
+    if (e->kind == KIND_OPAQUE) return mark_opaque(dir, name);
     if (e->kind == KIND_WHITEOUT) return make_whiteout(dir, name);
     if (e->kind == KIND_HARDLINK && strcmp(e->path, e->target) == 0) return;
     struct stat st;
@@ -340,6 +352,8 @@ int command_write(const char *root, bool keep_owners, const char *xattr_space) {
     state.keep_owners = keep_owners;
     state.opaque_name = xattr_space;
     state.file = state.parent = -1;
+    // Unless the stream says otherwise; the same on every machine.
+    remember_directory("", 0755, (struct timespec){0});
     size_t have = 0;
     for (bool finished = false; !finished;) {
         ssize_t n = read(STDIN_FILENO, buffer + have, sizeof buffer - have);

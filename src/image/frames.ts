@@ -10,7 +10,7 @@ export const FIELD = {
   entries: 20, total: 21, flattened: 22, lost: 23,
 } as const;
 
-const KINDS: readonly (EntryKind | null)[] = [null, "file", "directory", "symlink", "hardlink", "char", "block", "fifo", "whiteout", "socket"];
+const KINDS: readonly (EntryKind | null)[] = [null, "file", "directory", "symlink", "hardlink", "char", "block", "fifo", "whiteout", "socket", "opaque"];
 const BILLION = 1_000_000_000n;
 
 /** Most bytes of file data in one frame. */

@@ -26,7 +26,7 @@ export async function* etcEvents(directory: string): AsyncGenerator<TreeEvent> {
     file = null;
     const text = Buffer.concat(parts.map((part) => (part.type === "data" ? part.bytes : Buffer.alloc(0)))).toString("latin1");
     if (SECRET_TEXT.test(text)) {
-      skipped.add(entry.path.toString("latin1"));
+      skipped.add(entry.path.toString("latin1").slice("etc/".length));
       return;
     }
     yield { type: "entry", entry };

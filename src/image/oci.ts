@@ -76,6 +76,8 @@ export async function loadOci(source: BlobSource, root: Descriptor, layers: Laye
       );
     }),
   );
+  // Awaited one after the other below; until then a failure is not unhandled.
+  for (const job of jobs) job.catch(() => undefined);
   let failure: unknown = null;
   const records: LayerRecord[] = [];
   for (const job of jobs) {

@@ -123,7 +123,7 @@ async function* readEntry(input: ByteReader, header: Header, pax: Pax, longName:
   if (options.whiteouts && !literal) {
     const hidden = whiteoutOf(path);
     if (hidden !== null) {
-      yield { type: "entry", entry: { ...entry, ...hidden, mode: hidden.kind === "directory" ? 0o755 : 0, uid: 0, gid: 0, target: null, device: null, size: 0, xattrs: [] } };
+      yield { type: "entry", entry: { ...entry, ...hidden, mode: 0, uid: 0, gid: 0, target: null, device: null, size: 0, xattrs: [] } };
       return skip();
     }
   }
@@ -139,12 +139,13 @@ async function* readEntry(input: ByteReader, header: Header, pax: Pax, longName:
 }
 
 /** The OCI layer rules: `.wh.NAME` hides NAME, `.wh..wh..opq` hides everything that lower layers have in its directory; other `.wh..wh.` names are AUFS leftovers. */
-function whiteoutOf(path: Buffer): { readonly path: Buffer; readonly kind: EntryKind; readonly opaque: boolean } | null {
+function whiteoutOf(path: Buffer): { readonly path: Buffer; readonly kind: EntryKind } | null {
   const slash = path.lastIndexOf("/") + 1;
   const name = path.subarray(slash);
   if (!name.toString("latin1").startsWith(".wh.")) return null;
-  if (name.equals(Buffer.from(".wh..wh..opq"))) return { path: path.subarray(0, Math.max(0, slash - 1)), kind: "directory", opaque: true };
-  return { path: Buffer.concat([path.subarray(0, slash), name.subarray(4)]), kind: "whiteout", opaque: false };
+  if (name.equals(Buffer.from(".wh..wh..opq"))) return { path: path.subarray(0, Math.max(0, slash - 1)), kind: "opaque" };
+  // What is hidden must be a name; `.wh...` would be the parent.
+  return { path: Buffer.concat([path.subarray(0, slash), name.subarray(4)]), kind: "whiteout" };
 }
 
 function pathProblem(raw: Buffer): string | null {

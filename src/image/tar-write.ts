@@ -7,7 +7,7 @@ import type { EntryKind, TreeEntry, TreeEvent } from "./tree.ts";
 
 const BLOCK = 512;
 const ZEROS = Buffer.alloc(64 * 1024);
-const TYPES: Readonly<Record<Exclude<EntryKind, "whiteout" | "socket">, string>> = { file: "0", hardlink: "1", symlink: "2", char: "3", block: "4", directory: "5", fifo: "6" };
+const TYPES: Readonly<Record<Exclude<EntryKind, "whiteout" | "socket" | "opaque">, string>> = { file: "0", hardlink: "1", symlink: "2", char: "3", block: "4", directory: "5", fifo: "6" };
 
 export class TarEncoder {
   /** Bytes of the current file that were not written yet, and its padding. */
@@ -42,6 +42,7 @@ export class TarEncoder {
   *#header(entry: TreeEntry): Generator<Uint8Array> {
     // Sockets have no place in an archive and mean nothing without the process that made them.
     if (entry.kind === "socket") return;
+    if (entry.kind === "opaque") throw new MwError("internal", "an opaque mark without its directory");
     if (entry.kind === "whiteout") {
       yield* header(whiteoutName(entry.path, ".wh."), "0", { ...entry, size: 0 }, []);
       return;

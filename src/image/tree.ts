@@ -2,7 +2,8 @@
  * File trees as streams of events: what tar archives, directories and layers have in common here. Names, link targets and attribute values are bytes.
  */
 
-export type EntryKind = "file" | "directory" | "symlink" | "hardlink" | "char" | "block" | "fifo" | "whiteout" | "socket";
+/** `whiteout` hides what lower layers have at the path; `opaque` is the mark alone, of a directory whose own entry may come before or after it or not at all. */
+export type EntryKind = "file" | "directory" | "symlink" | "hardlink" | "char" | "block" | "fifo" | "whiteout" | "socket" | "opaque";
 
 export interface TreeEntry {
   /** Relative, without `.`, `..` and empty components; empty for the root directory itself. */
