@@ -16,6 +16,7 @@
 #include <string.h>
 #include <sys/eventfd.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <time.h>
 
 enum hierarchy { H_MEMORY, H_PIDS, H_CPU, H_UNIFIED, HIERARCHIES };
@@ -145,31 +146,67 @@ static void enable_controllers(int dir)
 	put(dir, "cgroup.subtree_control", "+cpu");
 }
 
+/* Whether a process of ours can enter a group there: moving one needs power over what both groups have in common, which mkdir does not tell. */
+static bool can_enter(int parent)
+{
+	if (mkdirat(parent, "probe", 0755) < 0 && errno != EEXIST) return false;
+	int procs = openat(parent, "probe/cgroup.procs", O_WRONLY | O_CLOEXEC);
+	pid_t pid = procs < 0 ? -1 : fork();
+	if (pid == 0) _exit(write(procs, "0", 1) != 1);
+	int status = 1;
+	if (pid > 0) waitpid(pid, &status, 0);
+	if (procs >= 0) close(procs);
+	unlinkat(parent, "probe", AT_REMOVEDIR);
+	return pid > 0 && status == 0;
+}
+
+/* Opens our parent group below `base`. How many of the three controllers it has, -1 when it cannot be used. */
+static int try_v2(const char *base)
+{
+	int dir = open(base, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	if (dir < 0) return -1;
+	enable_controllers(dir);
+	close(dir);
+	if (open_parent(H_UNIFIED, base) < 0) return -1;
+	enable_controllers(parents[H_UNIFIED]);
+	if (can_enter(parents[H_UNIFIED]))
+		return has_controller(parents[H_UNIFIED], "memory") + has_controller(parents[H_UNIFIED], "pids") + has_controller(parents[H_UNIFIED], "cpu");
+	close_fd(&parents[H_UNIFIED]);
+	rmdir(parent_paths[H_UNIFIED]);
+	return -1;
+}
+
+/*
+ * As root the top of the hierarchy; else, or where the top is not ours to use, our own group or one above it. A group with processes of its own cannot hand
+ * controllers on, so the nearest is often not the best: the first with the most controllers is taken.
+ */
 static void start_v2(const char *mount_point)
 {
-	char own[PATH_BYTES] = "", base[PATH_BYTES];
+	char own[PATH_BYTES] = "", base[PATH_BYTES * 2], best[PATH_BYTES * 2] = "";
+	int most = -1;
+	if (S.privileged && (most = try_v2(mount_point)) >= 0) snprintf(best, sizeof best, "%s", mount_point);
 	own_group(own, sizeof own);
-	/* As root the top of the hierarchy; as an ordinary user (or where the top is not ours to use) our own group and the ones above it, nearest first. */
-	bool top_first = S.privileged;
-	int tried = 0;
-	while (parents[H_UNIFIED] < 0 && tried < 16) {
-		const char *inside = top_first && tried == 0 ? "" : own;
-		if ((size_t)snprintf(base, sizeof base, "%s%s", mount_point, strcmp(inside, "/") == 0 ? "" : inside) >= sizeof base) return;
-		int dir = open(base, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-		if (dir >= 0) {
-			enable_controllers(dir);
-			close(dir);
-			open_parent(H_UNIFIED, base);
+	while (most < 3 && own[0] && strcmp(own, "/") != 0) {
+		if (parents[H_UNIFIED] >= 0) {
+			close_fd(&parents[H_UNIFIED]);
+			rmdir(parent_paths[H_UNIFIED]);
 		}
-		if (inside == own) {
-			char *slash = strrchr(own, '/');
-			if (!slash || slash == own) break;
-			*slash = 0;
+		snprintf(base, sizeof base, "%s%s", mount_point, own);
+		int controllers = try_v2(base);
+		if (controllers > most) {
+			most = controllers;
+			snprintf(best, sizeof best, "%s", base);
 		}
-		tried++;
+		*strrchr(own, '/') = 0;
 	}
-	if (parents[H_UNIFIED] < 0) return;
-	enable_controllers(parents[H_UNIFIED]);
+	if (most < 0) return;
+	if (most < 3) {
+		if (parents[H_UNIFIED] >= 0) {
+			close_fd(&parents[H_UNIFIED]);
+			rmdir(parent_paths[H_UNIFIED]);
+		}
+		if (try_v2(best) < 0) return;
+	}
 	S.cgroups = CGROUPS_V2;
 	S.memory_enforced = has_controller(parents[H_UNIFIED], "memory");
 	S.pids_enforced = has_controller(parents[H_UNIFIED], "pids");

@@ -78,7 +78,8 @@ static int make(struct failure *failure)
 	if (pid < 0) return fail_errno(failure, errno, "making a network namespace");
 	waitpid(pid, NULL, __WALL);
 	if (making.fd < 0) return fail_errno(failure, making.error, "setting up the loopback of a network namespace");
-	return keep_fd(making.fd);
+	int fd = keep_fd(making.fd);
+	return fd < 0 ? fail_errno(failure, errno, "keeping a network namespace") : fd;
 }
 
 /* A descriptor of a fresh namespace, the caller's to close. */

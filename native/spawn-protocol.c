@@ -134,14 +134,14 @@ void send_hello(void)
 	wire_put_u64(&writer, HELLO_PIDS, S.pids_enforced);
 	wire_put_u64(&writer, HELLO_CPU, S.cpu_enforced);
 	wire_put_u64(&writer, HELLO_FREEZE, S.freezer);
-	wire_put_u64(&writer, HELLO_PUBLIC, slirp_present());
+	wire_put_u64(&writer, HELLO_PUBLIC, slirp_missing() == NULL);
 	put_missing(&writer, S.userns_works, "userns", S.userns_reason);
 	put_missing(&writer, S.privileged || S.multiple_ids, "users", S.users_reason);
 	put_missing(&writer, S.memory_enforced, "memory", NO_GROUPS);
 	put_missing(&writer, S.pids_enforced, "pids", NO_GROUPS);
 	put_missing(&writer, S.cpu_enforced, "cpu", NO_GROUPS);
 	put_missing(&writer, S.freezer, "freeze", "no cgroup v2 hierarchy is mounted and writable (Linux 5.2 or later has cgroup.freeze)");
-	put_missing(&writer, slirp_present(), "public", "slirp4netns is not installed (apt-get install slirp4netns)");
+	put_missing(&writer, slirp_missing() == NULL, "public", slirp_missing());
 	finish(&writer);
 }
 
@@ -231,7 +231,7 @@ static const char *refuse(const struct create_request *request, struct failure *
 	if (!hostname_valid(request->hostname)) return "the host name has characters that host names do not have";
 	snprintf(failure->code, sizeof failure->code, "unsupported");
 	if (request->profile == 0 && !S.userns_works) return "user namespaces do not work here; ask for the namespaces profile";
-	if (request->network == 1 && !slirp_present()) return "a public network needs slirp4netns, which is not installed";
+	if (request->network == 1 && slirp_missing()) return slirp_missing();
 	if (request->memory_bytes && !S.memory_enforced) return "memory cannot be limited here";
 	if (request->pids && !S.pids_enforced) return "the number of processes cannot be limited here";
 	if (request->cpu_milli && !S.cpu_enforced) return "CPU time cannot be limited here";
@@ -262,6 +262,7 @@ static void on_create(const wire_frame *frame)
 		wrong = failure.message;
 	}
 	if (!wrong) wrong = refuse(&request, &failure);
+	if (!wrong) fail_code(&failure, "EIO", "making %s", request.id);
 	struct machine *machine = wrong ? NULL : make_machine(&request, &failure);
 	if (machine) {
 		machine->create_ref = frame->ref;

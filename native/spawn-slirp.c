@@ -11,7 +11,14 @@
 #include <sys/epoll.h>
 #include <sys/stat.h>
 
-bool slirp_present(void) { return S.config.slirp && access(S.config.slirp, X_OK) == 0; }
+/* Why there are no public networks here, with the remedy; NULL when there are. */
+const char *slirp_missing(void)
+{
+	if (!S.config.slirp || access(S.config.slirp, X_OK) < 0) return "slirp4netns is not installed (apt-get install slirp4netns)";
+	if (access("/dev/net/tun", F_OK) < 0) return "there is no /dev/net/tun (modprobe tun; in a container, pass the device in)";
+	if (access("/dev/net/tun", R_OK | W_OK) < 0) return "/dev/net/tun cannot be opened by this user (chmod 666 /dev/net/tun)";
+	return NULL;
+}
 
 /* A detached mount of a file that names slirp4netns's own resolver. */
 int slirp_resolv(struct failure *failure)

@@ -98,7 +98,8 @@ static int make(int slot, struct failure *failure)
 	kill(pid, SIGKILL);
 	waitpid(pid, NULL, __WALL);
 	if (fd < 0) return fail_errno(failure, error, "mapping ids %s into a user namespace", uids);
-	return keep_fd(fd);
+	fd = keep_fd(fd);
+	return fd < 0 ? fail_errno(failure, errno, "keeping a user namespace") : fd;
 }
 
 static int free_slot(void)

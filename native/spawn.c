@@ -253,6 +253,7 @@ static void raise_file_limit(void)
 	if (getrlimit(RLIMIT_NOFILE, &files) < 0) return;
 	files.rlim_cur = files.rlim_max;
 	setrlimit(RLIMIT_NOFILE, &files);
+	if (files.rlim_max < 1024) die(3, "the limit of open files is %llu, less than 1024: raise it (ulimit -n)", (unsigned long long)files.rlim_max);
 	S.open_files = files.rlim_max < 65536 ? files.rlim_max : 65536;
 }
 

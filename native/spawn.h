@@ -281,7 +281,7 @@ int helper_start(struct helper *helper, const char *path, char *const argv[], co
 void helper_stop(struct helper *helper);
 
 /* spawn-slirp.c */
-bool slirp_present(void);
+const char *slirp_missing(void);
 int slirp_resolv(struct failure *failure);
 int slirp_start(struct machine *machine, struct failure *failure);
 void slirp_stop(struct machine *machine);

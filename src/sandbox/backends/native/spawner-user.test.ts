@@ -1,4 +1,5 @@
 /** The spawner as an ordinary user: started as one through setpriv, with and without subordinate ids (bound over /etc in a mount namespace of its own). */
+import { spawnSync } from "node:child_process";
 import { chmodSync, chownSync, cpSync, existsSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
@@ -39,14 +40,17 @@ async function start(before: string): Promise<Spawner> {
   const program = join(base, "start");
   writeFileSync(program, `#!/bin/sh\n${before} exec setpriv --reuid=${USER} --regid=${USER} --clear-groups ${join(base, "spawn")} "$@"\n`);
   chmodSync(program, 0o755);
-  spawner = await Spawner.start({ program, init: bare.init, dataDirectory: join(base, "data"), runDirectory: join(base, "run"), log: () => undefined });
+  spawner = await Spawner.start({ program, init: bare.init, dataDirectory: join(base, "data"), runDirectory: join(base, "run"), slirp: "/usr/bin/slirp4netns", log: () => undefined });
   return spawner;
 }
 
-/** Runs the rest of the script in a mount namespace where the user has subordinate ids. */
+/** Runs the rest of the script in a mount namespace of its own, after these commands. */
+function inOwnMounts(commands: readonly string[]): string {
+  return `[ -n "$MW_INNER" ] || { export MW_INNER=1; exec unshare --mount "$0" "$@"; }\n${commands.join(" && ")} &&`;
+}
+
 function withSubordinateIds(): string {
-  const binds = [["passwd", "passwd"], ["subid", "subuid"], ["subid", "subgid"]].map(([from, to]) => `mount --bind ${join(base, from ?? "")} /etc/${to}`);
-  return `[ -n "$MW_INNER" ] || { export MW_INNER=1; exec unshare --mount "$0" "$@"; }\n${binds.join(" && ")} &&`;
+  return inOwnMounts([["passwd", "passwd"], ["subid", "subuid"], ["subid", "subgid"]].map(([from, to]) => `mount --bind ${join(base, from ?? "")} /etc/${to}`));
 }
 
 test("without subordinate ids there is one user inside, and a machine works", async () => {
@@ -71,6 +75,24 @@ test("with subordinate ids there are many, and a sealed workspace keeps owners",
   expect(await shell(join(base, "run/b/init.sock"), "stat -c '%u:%g' /f; rm /f; ls /f")).toMatch(/^7:8\nls: /);
   await spawner?.close();
   expect(existsSync(join(base, "run"))).toBe(false);
+});
+
+test("a public network works without root where the tun device is everybody's, and says so where it is not", async () => {
+  const device = join(base, "tun");
+  spawnSync("mknod", [device, "c", "10", "200"]);
+  chmodSync(device, 0o600);
+  const { hello } = await start(inOwnMounts([`mount --bind ${device} /dev/net/tun`]));
+  expect(hello.publicNetwork).toBe(false);
+  expect(hello.missing["public"]).toContain("chmod 666 /dev/net/tun");
+  await expect(spawner?.create({ id: "a", layers: [bare.root], network: "public" })).rejects.toMatchObject({ code: "unsupported" });
+  await spawner?.close();
+
+  chmodSync(device, 0o666);
+  await start(inOwnMounts([`mount --bind ${device} /dev/net/tun`]));
+  await spawner?.create({ id: "a", layers: [bare.root], network: "public" });
+  const output = await shell(join(base, "run/a/init.sock"), "ip addr show tap0; cat /etc/resolv.conf");
+  expect(output).toContain("inet 10.0.2.100/24");
+  expect(output).toContain("nameserver 10.0.2.3");
 });
 
 test("parts make the host's root usable, whose mounts cannot be one overlay", async () => {

@@ -1,7 +1,7 @@
 /** Real machines, made by the real spawner. They need root; the ordinary user's are in spawner-user.test.ts. */
 import { spawn as spawnProcess } from "node:child_process";
 import { once } from "node:events";
-import { existsSync, mkdtempSync, readdirSync, readFileSync, readlinkSync, rmSync } from "node:fs";
+import { existsSync, mkdtempSync, readdirSync, readFileSync, readlinkSync, rmSync, writeFileSync } from "node:fs";
 import { type AddressInfo, createServer, type Server } from "node:net";
 import { networkInterfaces, tmpdir } from "node:os";
 import { basename, join } from "node:path";
@@ -92,13 +92,16 @@ function nextEnd(id: string): Promise<MachineEnded> {
   });
 }
 
-function alive(pid: number): boolean {
+/** Empty for what is dead, waited for or not. */
+function programOf(pid: number): string {
   try {
-    return readlinkSync(`/proc/${pid}/exe`) !== "";
+    return readlinkSync(`/proc/${pid}/exe`);
   } catch {
-    return false;
+    return "";
   }
 }
+
+const alive = (pid: number): boolean => programOf(pid) !== "";
 
 describe("a machine", () => {
   beforeAll(() => expect(process.getuid?.(), "these tests need root").toBe(0));
@@ -275,16 +278,43 @@ describe("the end of a machine", () => {
     await get().kill("warm");
     await sleep(50);
     const before = open();
-    const mounts = readFileSync(`/proc/${get().hello.pid}/mountinfo`, "utf8");
+    const mounts = (): string[] => readFileSync(`/proc/${get().hello.pid}/mountinfo`, "utf8").split("\n").filter((line) => line.includes(options.runDirectory));
+    expect(mounts()).toEqual([]);
     for (let i = 0; i < 200; i++) {
       await create({ id: `m${i}`, memoryBytes: 64 * MiB, services: [{ port: 8080, target: "/tmp/none" }] });
       await get().kill(`m${i}`);
     }
     await sleep(50);
     expect(open()).toBe(before);
-    expect(readFileSync(`/proc/${get().hello.pid}/mountinfo`, "utf8")).toBe(mounts);
+    expect(mounts()).toEqual([]);
     expect(traces()).toEqual(NOTHING);
   }, 60_000);
+});
+
+test("a host without descriptors refuses machines, loses none, and makes some again when there are", async () => {
+  await start();
+  await get().close();
+  const program = join(base, "few-files");
+  writeFileSync(program, `#!/bin/sh\nulimit -n 1024\nexec ${PROGRAMS.spawn} "$@"\n`, { mode: 0o755 });
+  await start({ program });
+  const made: string[] = [];
+  // What waits ready-made is given up with a failed creation, so the first failure need not be the last creation.
+  for (let i = 0, failures = 0; failures < 20; i++) {
+    expect(i).toBeLessThan(500);
+    try {
+      await create({ id: `m${i}` });
+      made.push(`m${i}`);
+      failures = 0;
+    } catch (error) {
+      expect(error).toMatchObject({ code: "host_exhausted" });
+      failures++;
+    }
+  }
+  expect(made.length).toBeGreaterThan(100);
+  for (const id of made.slice(0, 10)) await get().kill(id);
+  for (let i = 0; i < 5; i++) await create({ id: `again${i}` });
+  expect(await sh("again4", "echo ok")).toBe("ok\n");
+  expect(await sh(made.at(-1) ?? "", "echo ok")).toBe("ok\n");
 });
 
 describe("sealed workspaces", () => {
@@ -434,7 +464,7 @@ describe("a public network", () => {
   /** Those of this spawner. */
   function slirps(): number[] {
     const children = readFileSync(`/proc/${get().hello.pid}/task/${get().hello.pid}/children`, "utf8").trim().split(" ").map(Number);
-    return children.filter((pid) => alive(pid) && readFileSync(`/proc/${pid}/cmdline`, "utf8").includes("slirp4netns"));
+    return children.filter((pid) => programOf(pid).endsWith("slirp4netns"));
   }
 
   function outsideAddresses(): string[] {
