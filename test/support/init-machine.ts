@@ -43,6 +43,10 @@ function launcher(): string {
   return program;
 }
 
+function request(command: ExecRequest["command"], more: Partial<ExecRequest> = {}): ExecRequest {
+  return { id: execId(), command, env: { PATH }, cwd: "/", user: "", ...more };
+}
+
 /** Builds what is stale of the native programs. */
 export function buildNative(): void {
   execFileSync(process.execPath, [join(ROOT, "scripts/build.mjs"), "--native"]);
@@ -56,7 +60,6 @@ export async function startInitMachine(flags: readonly string[] = [], { etc }: {
   const ended = new Promise<number | null>((resolve) => child.once("exit", resolve));
   await new Promise((resolve) => child.stdout?.once("data", resolve));
   const connection = await InitConnection.connect(socket);
-  const request: InitMachine["request"] = (command, more = {}) => ({ id: execId(), command, env: { PATH }, cwd: "/", user: "", ...more });
   return {
     directory,
     socket,

@@ -26,7 +26,7 @@ export async function* readHostTree(root: string, exclude: readonly string[] = [
     return;
   }
   const rootBytes = Buffer.from(root);
-  const stack: { readonly path: Buffer; readonly mtimeNs: bigint; readonly names: Buffer[] }[] = [{ path: Buffer.alloc(0), mtimeNs: 0n, names: fs.readdirSync(rootBytes, "buffer").reverse() }];
+  const stack: { readonly path: Buffer; readonly mtimeNs: bigint; readonly names: Buffer[] }[] = [{ path: Buffer.alloc(0), mtimeNs: 0n, names: fs.readdirSync(rootBytes, "buffer").toReversed() }];
   for (let count = 1; ; count++) {
     const top = stack.at(-1);
     if (top === undefined) return;
@@ -48,7 +48,7 @@ export async function* readHostTree(root: string, exclude: readonly string[] = [
     else if (stat.isFile()) yield* readFile(full, path, seen);
     else if (stat.isDirectory()) {
       yield { ...base, kind: "directory", target: null };
-      stack.push({ path, mtimeNs: stat.mtimeNs, names: fs.readdirSync(full, "buffer").reverse() });
+      stack.push({ path, mtimeNs: stat.mtimeNs, names: fs.readdirSync(full, "buffer").toReversed() });
     } else yield { type: "refused", path, reason: "not a file, directory or link" };
   }
 }

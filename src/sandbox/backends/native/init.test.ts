@@ -34,6 +34,10 @@ async function processes(marker: string): Promise<string[]> {
   return text(stdout).split("\n").filter((line) => line.includes(marker) && !line.includes("ps -eo"));
 }
 
+async function environment(more: object): Promise<string[]> {
+  return text((await machine.run(["/usr/bin/env"], more)).stdout).trim().split("\n").sort();
+}
+
 async function until(what: () => Promise<boolean> | boolean, ms = 5000): Promise<void> {
   const end = performance.now() + ms;
   while (!(await what())) {
@@ -127,10 +131,9 @@ describe("commands", () => {
   });
 
   test("see the environment that was asked for, with the user's defaults where it says nothing", async () => {
-    const lines = async (more: object): Promise<string[]> => text((await machine.run(["/usr/bin/env"], more)).stdout).trim().split("\n").sort();
-    expect(await lines({ env: { A: "1=2", B: "" } })).toEqual(["A=1=2", "B=", "HOME=/root", "LOGNAME=root", "USER=root"]);
-    expect(await lines({ env: { HOME: "/x", USER: "u", LOGNAME: "l" } })).toEqual(["HOME=/x", "LOGNAME=l", "USER=u"]);
-    expect(await lines({ env: {}, user: "4321" })).toEqual(["HOME=/"]);
+    expect(await environment({ env: { A: "1=2", B: "" } })).toEqual(["A=1=2", "B=", "HOME=/root", "LOGNAME=root", "USER=root"]);
+    expect(await environment({ env: { HOME: "/x", USER: "u", LOGNAME: "l" } })).toEqual(["HOME=/x", "LOGNAME=l", "USER=u"]);
+    expect(await environment({ env: {}, user: "4321" })).toEqual(["HOME=/"]);
   });
 
   test("run as the user and in the directory that was asked for", async () => {
@@ -271,7 +274,8 @@ describe("init", () => {
   test("reaps orphans", async () => {
     await machine.run("for i in $(seq 20); do (sh -c 'sleep 0.05 &' &); done");
     await machine.run("kill -9 $PPID; for i in $(seq 20); do (sleep 0.05 &); done");
-    await until(async () => (await processes("defunct")).length === 0);
+    await until(async () => (await processes("sleep 0.05")).length === 0);
+    expect(await processes("defunct")).toEqual([]);
   });
 
   test("reads a hostile /etc without blocking, following links or believing nonsense", async () => {
@@ -402,19 +406,21 @@ describe("terminals", () => {
     expect(result.stderrBytes).toBe(0);
   });
 
-  test("resize, take input and end on close", async () => {
-    const exec = await machine.start("trap 'stty size' WINCH; echo ready; while read line; do echo got $line; done; echo over", { pty: { columns: 80, rows: 24 }, openStdin: true });
+  test("resize", async () => {
+    const exec = await machine.start("trap 'stty size; exit 0' WINCH; echo ready; while :; do sleep 0.05; done", { pty: { columns: 80, rows: 24 } });
     const collected = collect(exec);
-    await sleep(200);
+    await sleep(300);
     await exec.resize(100, 50);
+    expect(await collected).toMatchObject({ stdout: "ready\r\n50 100\r\n", exit: { code: 0 } });
+  });
+
+  test("take input and end when it is closed", async () => {
+    const exec = await machine.start(["sh", "-c", "stty -echo; echo ready; cat"], { pty: { columns: 80, rows: 24 }, openStdin: true });
+    const collected = collect(exec);
+    await sleep(300);
     await exec.writeStdin("hello\n");
-    await sleep(200);
     await exec.closeStdin();
-    const { stdout, exit } = await collected;
-    expect(exit.code).toBe(0);
-    expect(stdout).toContain("50 100");
-    expect(stdout).toContain("got hello");
-    expect(stdout).toContain("over");
+    expect(await collected).toMatchObject({ stdout: "ready\r\nhello\r\n", exit: { code: 0 } });
   });
 
   test("do not wait for a background child, and lose no tail", async () => {
@@ -426,24 +432,24 @@ describe("terminals", () => {
   });
 });
 
-describe("connections", () => {
-  /** Sends bytes on a fresh connection and resolves to what came back until it was closed, or after `ms`. */
-  function raw(bytes: Uint8Array, ms = 300): Promise<{ closed: boolean; received: number }> {
-    return new Promise((resolve) => {
-      const socket = createConnection(machine.socket);
-      let received = 0;
-      const done = (closed: boolean): void => {
-        socket.destroy();
-        resolve({ closed, received });
-      };
-      socket.on("data", (data) => (received += data.length));
-      socket.on("close", () => done(true));
-      socket.on("error", () => undefined);
-      socket.write(bytes);
-      setTimeout(() => done(false), ms).unref();
-    });
-  }
+/** Sends bytes on a fresh connection and resolves to what came back until it was closed, or after `ms`. */
+function raw(bytes: Uint8Array, ms = 300): Promise<{ closed: boolean; received: number }> {
+  return new Promise((resolve) => {
+    const socket = createConnection(machine.socket);
+    let received = 0;
+    const done = (closed: boolean): void => {
+      socket.destroy();
+      resolve({ closed, received });
+    };
+    socket.on("data", (data) => (received += data.length));
+    socket.on("close", () => done(true));
+    socket.on("error", () => undefined);
+    socket.write(bytes);
+    setTimeout(() => done(false), ms).unref();
+  });
+}
 
+describe("connections", () => {
   test("that send garbage are closed, and cost nobody else anything", async () => {
     const exec = await machine.start("sleep 0.5; echo unharmed");
     expect((await raw(Buffer.from("GET / HTTP/1.1\r\n\r\n"))).closed).toBe(true);

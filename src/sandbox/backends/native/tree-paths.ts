@@ -18,7 +18,7 @@ export function validComponents(path: Buffer): readonly string[] | null {
  */
 export function escapes(link: string, target: string, links: ReadonlyMap<string, string>): boolean {
   const at = link.split("/").slice(0, -1);
-  const rest = target.split("/").reverse();
+  const rest = target.split("/").toReversed();
   if (target.startsWith("/")) return true;
   for (let followed = 0; rest.length > 0; ) {
     const name = rest.pop();
@@ -33,7 +33,7 @@ export function escapes(link: string, target: string, links: ReadonlyMap<string,
     if (next === undefined) continue;
     if (next.startsWith("/") || ++followed > LINKS_MOST) return true;
     at.pop();
-    rest.push(...next.split("/").reverse());
+    rest.push(...next.split("/").toReversed());
     if (rest.length > LIMITS.treePathBytes) return true;
   }
   return false;
