@@ -170,7 +170,8 @@ class Channel {
     this.first = new Promise((resolve, reject) => {
       this.#announce = { resolve, reject };
     });
-    this.#process = spawn(options.program, flags(options), { stdio: ["ignore", "ignore", "pipe", "pipe"], env: environment() });
+    // In a session of its own: an interrupt typed at the terminal is the controller's to act on, and must not end the machines by itself.
+    this.#process = spawn(options.program, flags(options), { stdio: ["ignore", "ignore", "pipe", "pipe"], env: environment(), detached: true });
     // Node's type does not know that a pipe beyond the standard three is a two-way socket.
     this.#socket = this.#process.stdio[3] as Duplex;
     this.#readLog(options.log ?? ((line) => process.stderr.write(`${line}\n`)));
