@@ -131,24 +131,22 @@ export class RunController {
       for (const rollout of open) if (await this.#recover(rollout)) yield { rollout, task };
     }
     if (this.#options.state.planCompleted) return;
-    // One item is read ahead, so that reading the next task costs no rollout its slot.
-    let next = this.#options.plan.next();
-    for (;;) {
-      const { done, value: item } = await next;
-      if (done === true) break;
-      next = this.#options.plan.next();
-      next.catch(() => undefined);
-      yield* this.#planItem(item);
+    // One item is read ahead: the next task is there when there is room for it, and whoever watches knows the total as soon as it is known.
+    for (let next = await this.#options.plan.next(); next.done !== true; ) {
+      const works = await this.#planItem(next.value);
+      next = await this.#options.plan.next();
+      if (next.done === true) await this.#emit({ type: "plan_completed", groups: this.#options.state.groups.length });
+      yield* works;
     }
-    await this.#emit({ type: "plan_completed", groups: this.#options.state.groups.length });
+    if (!this.#options.state.planCompleted) await this.#emit({ type: "plan_completed", groups: this.#options.state.groups.length });
   }
 
-  async *#planItem(item: PlanItem): AsyncGenerator<Work> {
+  async #planItem(item: PlanItem): Promise<readonly Work[]> {
     const { observer, runtime, state } = this.#options;
     if (item.kind === "refused") {
       await this.#emit({ type: "input_refused", source: item.source, error: item.error });
       observer.note(`${item.source}: ${item.error.message}${item.error.fix === null ? "" : ` (${item.error.fix})`}`);
-      return;
+      return [];
     }
     const checked = checkItem(item, this.#options.preflight);
     const task = checked.kind === "group" ? checked.task : fromFailure(checked.error);
@@ -157,7 +155,7 @@ export class RunController {
     const group = newId("grp", runtime);
     const rollouts = item.attempts.map((attempt) => ({ rollout: newId("ro", runtime), ...attempt }));
     await this.#emit({ type: "group_planned", group, index: state.groups.length, source: item.source, task: reference, error: task instanceof MwError ? toFailure(task) : null, rollouts });
-    for (const { rollout } of rollouts) yield { rollout: state.rollout(rollout), task };
+    return rollouts.map(({ rollout }) => ({ rollout: state.rollout(rollout), task }));
   }
 
   #checked(task: Task): Task | MwError {
