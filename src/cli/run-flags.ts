@@ -1,5 +1,6 @@
 /** The flags of `mw run`. */
 import { buildCommand, type Command } from "@stricli/core";
+import { SCRIPT_HELP } from "../harness/script.ts";
 import type { AppContext } from "./context.ts";
 import { SETTINGS, type SettingName, type SettingValue } from "./settings.ts";
 import { textParser } from "./parsers.ts";
@@ -27,7 +28,7 @@ export const runCommand: Command<AppContext> = buildCommand<RunFlags, string[], 
   parameters: {
     flags: {
       harness: setting("harness", "name[,name]"),
-      script: { kind: "parsed", parse: textParser, optional: true, placeholder: "file", brief: "for --harness script: a file whose lines are played as shell commands" },
+      script: { kind: "parsed", parse: textParser, optional: true, placeholder: "file", brief: SCRIPT_HELP },
       upstream: setting("upstream", "url"),
       model: setting("model", "name"),
       apiKeyFile: setting("apiKeyFile", "file"),

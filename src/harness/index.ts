@@ -6,9 +6,6 @@ import { nop } from "./nop.ts";
 import { oracle } from "./oracle.ts";
 import { script } from "./script.ts";
 
-export type { BashOptions } from "./bash/bash.ts";
-export { SCRIPT_HELP } from "./script.ts";
-export { completionsUrl } from "./upstream/chat.ts";
 
 export interface HarnessOptions {
   /** Host path of the `script` harness's file. */
@@ -18,7 +15,7 @@ export interface HarnessOptions {
 }
 
 export const HARNESS_NAMES = ["nop", "oracle", "script", "bash"] as const;
-export type HarnessName = (typeof HARNESS_NAMES)[number];
+type HarnessName = (typeof HARNESS_NAMES)[number];
 
 /** Rejects `usage` for an unknown name, a missing option, or an option that the harness does not have. */
 export function makeHarness(name: string, options: HarnessOptions = {}): Harness {

@@ -34,7 +34,7 @@ export interface Mean {
   readonly count: number;
 }
 
-export interface PassAtK extends Interval {
+interface PassAtK extends Interval {
   readonly k: number;
   /** Tasks with at least `k` scored attempts; only they count. */
   readonly tasks: number;
@@ -84,7 +84,7 @@ export function summarise(samples: readonly Sample[], options: StatisticsOptions
   };
 }
 
-export function statisticsOf(samples: readonly Sample[], options: StatisticsOptions = {}): Statistics {
+function statisticsOf(samples: readonly Sample[], options: StatisticsOptions = {}): Statistics {
   const { passReward = 1, seed = "", resamples = 2_000 } = options;
   const tasks = [...groupBy(samples, (sample) => sample.task)].sort(byName).map(([, members]) => members.map((sample) => sample.reward).filter((reward) => reward !== null));
   const scored = tasks.filter((rewards) => rewards.length > 0);

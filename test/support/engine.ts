@@ -6,7 +6,7 @@
 import { createServer, type IncomingMessage, type ServerResponse } from "node:http";
 import type { AddressInfo } from "node:net";
 
-export interface EngineToolCall {
+interface EngineToolCall {
   readonly id?: string | null;
   readonly name?: string;
   /** Shorthand for arguments `{"command": ...}`. */
@@ -37,7 +37,7 @@ export interface Reply {
   readonly bytes?: number;
 }
 
-export interface EngineRequest {
+interface EngineRequest {
   readonly path: string;
   readonly headers: Readonly<Record<string, string | string[] | undefined>>;
   readonly body: Readonly<Record<string, unknown>>;

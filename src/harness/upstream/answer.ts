@@ -35,7 +35,7 @@ export interface ToolCall {
   readonly arguments: string;
 }
 
-export interface Tokens {
+interface Tokens {
   readonly prompt: readonly number[] | null;
   readonly completion: readonly number[] | null;
   /** One for each completion token, or null. */

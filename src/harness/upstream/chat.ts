@@ -150,8 +150,8 @@ function failure(upstream: Upstream, url: URL, why: string, fix: string): MwErro
   return new MwError("upstream_failed", `The model ${JSON.stringify(upstream.model)} at ${at} did not answer: ${why}.`, { fix, facts: { url: at, model: upstream.model } });
 }
 
-/** The address of the chat completions below a base URL. Throws `usage` for what is none, so that a run can refuse it before it starts. */
-export function completionsUrl(base: string): URL {
+/** The address of the chat completions below a base URL. */
+function completionsUrl(base: string): URL {
   const fix = "Give --upstream the base URL of an OpenAI-compatible server, for example http://127.0.0.1:8000/v1.";
   let url: URL;
   try {
