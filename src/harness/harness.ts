@@ -114,7 +114,9 @@ export interface Harness {
   readonly needsModel: boolean;
   /** Everything that decides its behaviour, for the run's record. */
   readonly settings: Readonly<Record<string, unknown>>;
-  /** Rejects with a `MwError` when this harness cannot work on the task at all; called before a sandbox is made. */
-  check?(task: Pick<HarnessContext, "solution">): Promise<void>;
+  /** Only a harness that says so is given the task's reference solution and its environment. */
+  readonly usesSolution?: boolean;
+  /** Throws a `MwError` when this harness cannot work on the task at all; called before anything of the task starts. */
+  check?(task: Pick<HarnessContext, "solution">): void;
   run(context: HarnessContext): Promise<HarnessEnd>;
 }

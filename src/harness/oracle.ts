@@ -5,7 +5,7 @@
  * The script is given to bash, or to sh where the image has no bash; its execute bit and shebang do not matter, and CRLF line ends in it are made LF, because
  * tasks in the wild have both. What it scores is the ceiling of a task.
  */
-import { readFile, stat } from "node:fs/promises";
+import { readFileSync, statSync } from "node:fs";
 import { join } from "node:path";
 import { MwError } from "../core/errors.ts";
 import { LIMITS } from "../core/limits.ts";
@@ -21,15 +21,14 @@ export const oracle: Harness = {
   version: "1",
   needsModel: false,
   settings: {},
-  check: async (task) => {
-    await solutionScript(task.solution.directory);
-  },
+  usesSolution: true,
+  check: (task) => void solutionScript(task.solution.directory),
   run,
 };
 
 async function run(context: HarnessContext): Promise<HarnessEnd> {
   const { directory, env } = context.solution;
-  const script = await solutionScript(directory);
+  const script = solutionScript(directory);
   const none = { turns: 0, promptTokens: 0, completionTokens: 0, modelMs: 0, toolMs: 0 };
   if (context.signal.aborted) return { ...stopOfSignal(context.signal), ...none };
   try {
@@ -67,17 +66,17 @@ async function upload(context: HarnessContext, script: { readonly directory: str
   await context.sandbox.run({ command: `chmod -R a+rX ${TARGET} || :`, user: "0:0", cwd: "/", timeoutMs: 60_000, signal: context.signal });
 }
 
-async function solutionScript(directory: string | null): Promise<{ readonly directory: string; readonly text: Buffer }> {
+function solutionScript(directory: string | null): { readonly directory: string; readonly text: Buffer } {
   const fix = "Add solution/solve.sh to the task, or choose another harness with --harness.";
   if (directory === null) throw new MwError("invalid_task", "The oracle needs the task's reference solution, and the task has no solution/ directory.", { fix });
   const path = join(directory, "solve.sh");
   try {
-    const info = await stat(path);
+    const info = statSync(path);
     if (!info.isFile()) throw new MwError("invalid_task", `The oracle runs solution/solve.sh, but ${path} is not a regular file.`, { fix });
     if (info.size > LIMITS.solutionScriptBytes) {
       throw new MwError("invalid_task", `The oracle reads at most ${LIMITS.solutionScriptBytes} bytes of solve.sh, but ${path} has ${info.size}.`, { fix });
     }
-    return { directory, text: await readFile(path) };
+    return { directory, text: readFileSync(path) };
   } catch (error) {
     if (error instanceof MwError) throw error;
     throw new MwError("invalid_task", `The oracle needs ${path}, which cannot be read.`, { fix, cause: error });

@@ -1,19 +1,23 @@
 /** What a task needs and this host or backend does not have: found before anything of it starts. */
 import { MwError } from "../core/errors.ts";
+import type { Harness } from "../harness/harness.ts";
 import type { Capabilities, NetworkMode } from "../sandbox/sandbox.ts";
 import type { Task } from "../task/task.ts";
 import { unsupportedReasons } from "../task/unsupported.ts";
+import { stepsOf } from "./steps.ts";
 
 export interface PreflightOptions {
   readonly capabilities: Capabilities;
   readonly networkOverride: NetworkMode | null;
   /** Run although declared limits cannot be enforced here. */
   readonly ignoreLimits: boolean;
+  /** Those of the run; each must be able to work on the task. */
+  readonly harnesses: readonly Harness[];
   readonly expandEnv: (env: Readonly<Record<string, string>>, where: string) => Readonly<Record<string, string>>;
 }
 
 /** Throws an `MwError` that names what is missing and how to get it. */
-export function preflight(task: Task, { capabilities, networkOverride, ignoreLimits, expandEnv }: PreflightOptions): void {
+export function preflight(task: Task, { capabilities, networkOverride, ignoreLimits, harnesses, expandEnv }: PreflightOptions): void {
   const overrides = { network: networkOverride, ignoreLimits };
   const reasons = unsupportedReasons(task, capabilities, overrides);
   if (reasons.length > 0) {
@@ -22,6 +26,8 @@ export function preflight(task: Task, { capabilities, networkOverride, ignoreLim
     });
   }
   expandEnv(task.environment.env, `${task.name}: [environment.env]`);
+  for (const harness of harnesses) for (const step of stepsOf(task)) harness.check?.(step);
+  if (harnesses.some((harness) => harness.usesSolution)) expandEnv(task.solution.env, `${task.name}: [solution.env]`);
 }
 
 /** The network of the agent's machine: what the task declares, unless the run overrides it. */

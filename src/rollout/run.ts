@@ -73,7 +73,7 @@ export async function startRun(dependencies: RunDependencies, request: NewRun, a
   const readable = await firstGroup(planOf(request), () => undefined);
   const machines = await dependencies.openMachines();
   try {
-    const plan = await firstGroup(readable, checker(dependencies, request, machines));
+    const plan = await firstGroup(readable, checker(dependencies, request, harnesses, machines));
     // An image that every task is to use is there before anything starts.
     if (request.image !== null) await machines.images.resolve(request.image, { progress: (message) => dependencies.observer.note(message) });
     const run = newId("run", runtime);
@@ -145,7 +145,7 @@ async function drive(dependencies: RunDependencies, { config, run, machines, log
       state,
       plan,
       loadTask,
-      preflight: checker(dependencies, config, machines),
+      preflight: checker(dependencies, config, [...harnesses.values()], machines),
       harness: (name) => {
         const harness = harnesses.get(name);
         if (harness === undefined) throw new MwError("internal", `the harness ${name} was drawn but is none of the run's`);
@@ -185,8 +185,13 @@ function services(dependencies: RunDependencies, config: RunConfig, machines: Ma
   };
 }
 
-function checker(dependencies: RunDependencies, { network, ignoreLimits }: Pick<RunConfig, "network" | "ignoreLimits">, machines: Machines): (task: Task) => void {
-  return (task) => preflight(task, { capabilities: machines.backend.capabilities, networkOverride: network, ignoreLimits, expandEnv: expander(dependencies) });
+function checker(
+  dependencies: RunDependencies,
+  { network, ignoreLimits }: Pick<RunConfig, "network" | "ignoreLimits">,
+  harnesses: readonly Harness[],
+  machines: Machines,
+): (task: Task) => void {
+  return (task) => preflight(task, { capabilities: machines.backend.capabilities, networkOverride: network, ignoreLimits, harnesses, expandEnv: expander(dependencies) });
 }
 
 function expander({ env }: RunDependencies): TryServices["expandEnv"] {

@@ -205,7 +205,7 @@ class Try {
       const running = harness.run({
         sandbox,
         instruction: step.instruction,
-        solution: step.solution,
+        solution: harness.usesSolution === true ? { ...step.solution, env: this.#services.expandEnv(step.solution.env, "[solution.env]") } : { directory: null, env: {} },
         user: step.agentUser,
         workdir: task.environment.workdir,
         upstream,
