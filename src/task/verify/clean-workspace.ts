@@ -18,6 +18,9 @@ export interface CleanFacts {
 /** What one pass can bring to light for the next: a restored directory shows files that were hidden. */
 const PASSES = 4;
 
+/** Reads as code that runs at start, as a plugin, and as a configuration of pytest. */
+const UNREADABLE = Buffer.from("import unreadable\n[pytest11]\n[pytest]\n[tool:pytest]\n[tool.pytest]\n");
+
 export async function cleanWorkspace(workspace: Workspace, { task, root, image, agentOwns, instruction }: CleanFacts): Promise<Sanitation> {
   const workdir = task.environment.workdir ?? root.workdir;
   const facts: SanitationFacts = {
@@ -27,7 +30,12 @@ export async function cleanWorkspace(workspace: Workspace, { task, root, image, 
     homes: await imageHomes(image),
     agentOwns,
     instruction,
-    read: (path: Uint8Array, maxBytes: number) => workspace.read(path, maxBytes),
+    // A file that cannot be read within the bound is treated as one that says the worst.
+    read: (path: Uint8Array, maxBytes: number) =>
+      workspace.read(path, maxBytes).catch((error: unknown) => {
+        if (error instanceof MwError && (error.code === "limit_exceeded" || error.code === "invalid_input")) return UNREADABLE;
+        throw error;
+      }),
   };
   const first = await pass(workspace, facts);
   const restored = new Set(first.restored);

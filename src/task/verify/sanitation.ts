@@ -136,6 +136,8 @@ async function plantedFacts(changes: readonly WorkspaceChange[], facts: Sanitati
 async function pytestConfigDiffers(path: string, bytes: Uint8Array, facts: SanitationFacts): Promise<boolean> {
   const part = PYTEST_CONFIGS.get(posix.basename(path));
   if (part === undefined || /\/(?:site-packages|dist-packages|node_modules)\//.test(path)) return false;
+  // What is too large or no regular file cannot be compared; a removed file has no part that counts.
+  const now = await facts.read(bytes, 1024 * 1024);
   const read = (content: Uint8Array | null): string => part.exec(content === null ? "" : Buffer.from(content).toString("utf8"))?.[0].trim() ?? "";
-  return read(await facts.read(bytes, 1024 * 1024)) !== read(await facts.image.read(path, 1024 * 1024));
+  return read(now) !== read(await facts.image.read(path, 1024 * 1024));
 }

@@ -27,6 +27,7 @@ import type { NativeExec } from "./exec.ts";
 import { MachineClient } from "./machine-client.ts";
 import { GuardedFiles } from "./guarded-files.ts";
 import type { Spawner } from "./spawner.ts";
+import { sealedWorkspace } from "./sealed-workspace.ts";
 
 export interface MachineContext {
   readonly spawner: Spawner;
@@ -125,8 +126,7 @@ export class NativeMachine implements Sandbox {
   async seal(): Promise<Workspace> {
     this.#alive();
     const { bytes } = await this.#context.spawner.seal(this.id);
-    const later = (): Promise<never> => Promise.reject(new MwError("unsupported", "Reading a workspace needs the tree helper, which is not built"));
-    return { id: this.id, bytes, changes: later, discard: later, read: later, export: later, release: () => this.#context.spawner.releaseWorkspace(this.id) };
+    return sealedWorkspace(this.#context.spawner, this.id, bytes);
   }
 
   async kill(): Promise<void> {
