@@ -13,6 +13,8 @@ const missing = ensurePrograms({
   setpriv: "util-linux",
   slirp4netns: "slirp4netns",
   skopeo: "skopeo",
+  "docker-registry": "docker-registry",
+  zstd: "zstd",
   umoci: "umoci",
   git: "git",
   python3: "python3",

@@ -64,7 +64,7 @@ function parseName(text: string): RegistryName {
   }
   if (registry === "docker.io" && !path.includes("/")) path = `library/${path}`;
   const good = /^(?:[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*)(?:\/[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*)*$/.test(path) && path.length <= 255;
-  if (match === null || !good || !/^[\w.-]+(:\d{1,5})?$|^\[[0-9a-f:]+\](:\d{1,5})?$/i.test(registry)) {
+  if (match === null || !good || !/^[a-z0-9][\w.-]*(:\d{1,5})?$|^\[[0-9a-f:]+\](:\d{1,5})?$/i.test(registry)) {
     throw new MwError("invalid_image", `not an image name: ${JSON.stringify(text.slice(0, 300))}`, {
       fix: "write host, dir:PATH, tar:PATH, oci:PATH[:TAG], docker-archive:PATH[:TAG], mmdebstrap:SUITE[+package,...], or a name such as python:3.12-slim",
     });
