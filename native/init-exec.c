@@ -111,7 +111,8 @@ static void fail_text(exec *e, const char *text) {
 static void start_failed(exec *e) {
     launch *l = e->launch;
     int error = e->error;
-    if (e->stage == STAGE_EXEC) {
+    bool full = e->stage == STAGE_FORK && (error == EAGAIN || error == ENOMEM);
+    if (e->stage == STAGE_EXEC || full) {
         bool missing = error == ENOENT || error == ENOTDIR;
         fail_text(e, "cannot run ");
         fail_text(e, l->argv[0]);

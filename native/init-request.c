@@ -199,13 +199,13 @@ static void start(connection *c, const wire_frame *f) {
     }
     exec_make_room();
     if (W.kill_all_ns || execs_running() >= MAX_RUNNING) {
-        answer_error(c, f->ref, "EBUSY", W.kill_all_ns ? "all processes are being killed" : "too many execs at once");
+        answer_error(c, f->ref, W.kill_all_ns ? "EBUSY" : "limit", W.kill_all_ns ? "all processes are being killed" : "too many execs at once");
         return;
     }
     e = exec_new();
     if (!e || !(e->launch = launch_build(f, &q))) {
         if (e) exec_free(e);
-        answer_error(c, f->ref, e ? "ENOMEM" : "EBUSY", "no room for another exec");
+        answer_error(c, f->ref, e ? "ENOMEM" : "limit", "no room for another exec");
         return;
     }
     memcpy(e->id, q.id, q.id_len);
@@ -218,7 +218,7 @@ static void start(connection *c, const wire_frame *f) {
     }
     bool ok = exec_spawn(e);
     close_child_ends(e);
-    if (!ok) {
+    if (!ok && e->error != EAGAIN && e->error != ENOMEM) {
         int error = e->error;
         exec_free(e);
         answer_error(c, f->ref, errno_name(error), "no process could be made for the exec");
@@ -229,6 +229,12 @@ static void start(connection *c, const wire_frame *f) {
     e->ref = f->ref;
     stream_arm(e, 0);
     stream_arm(e, 1);
+    if (ok) return;
+    /* The machine's own processes left no room for another: a command that could not run, no fault of the request. */
+    e->stage = STAGE_FORK;
+    e->state = STATE_FAILED;
+    exec_progress(e);
+    connection_pump(c);
 }
 
 static void attach_request(connection *c, const wire_frame *f) {

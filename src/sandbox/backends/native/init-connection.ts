@@ -185,6 +185,8 @@ export function initError({ code, message }: { readonly code: string; readonly m
     case "no_pty":
       return new MwError("unsupported", "The machine has no terminals (no devpts at /dev/pts)", { facts });
     case "EBUSY":
+      return new MwError("busy", `Init refused: ${message}`, { facts });
+    case "limit":
       return new MwError("limit_exceeded", `Init refused: ${message}`, { facts });
     case "EINVAL":
       return new MwError("internal", `Init did not understand a request: ${message}`, { facts });

@@ -26,8 +26,8 @@ import type {
 import type { NativeExec } from "./exec.ts";
 import { MachineClient } from "./machine-client.ts";
 import { GuardedFiles } from "./guarded-files.ts";
+import { SealedWorkspace } from "./sealed-workspace.ts";
 import type { Spawner } from "./spawner.ts";
-import { sealedWorkspace } from "./sealed-workspace.ts";
 
 export interface MachineContext {
   readonly spawner: Spawner;
@@ -126,7 +126,8 @@ export class NativeMachine implements Sandbox {
   async seal(): Promise<Workspace> {
     this.#alive();
     const { bytes } = await this.#context.spawner.seal(this.id);
-    return sealedWorkspace(this.#context.spawner, this.id, bytes);
+    await this.ended;
+    return new SealedWorkspace(this.#context.spawner, this.id, bytes);
   }
 
   async kill(): Promise<void> {

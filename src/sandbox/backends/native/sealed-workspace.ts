@@ -1,34 +1,65 @@
-/** The files of a machine that has ended. Their reader is started with the first question and ends with the release. */
+/** The files of a machine that has ended: held by the spawner, read through its reader, which starts with the first question. */
+import { resolve } from "node:path";
+import { MwError } from "../../../core/errors.ts";
 import type { SandboxId } from "../../../core/ids.ts";
-import type { Workspace } from "../../sandbox.ts";
+import type { SandboxPath, Workspace, WorkspaceChange } from "../../sandbox.ts";
 import type { Spawner } from "./spawner.ts";
 import { WorkspaceReader } from "./workspace.ts";
 
-export function sealedWorkspace(spawner: Spawner, id: SandboxId, bytes: number): Workspace {
-  let reader: Promise<WorkspaceReader> | null = null;
-  const open = (): Promise<WorkspaceReader> => {
-    if (reader === null) {
-      const opening = spawner.openWorkspace(id).then((path) => WorkspaceReader.connect(path));
-      reader = opening;
-      opening.catch(() => {
-        reader = null;
-      });
+export class SealedWorkspace implements Workspace {
+  readonly id: SandboxId;
+  readonly bytes: number;
+  readonly #spawner: Spawner;
+  #reader: Promise<WorkspaceReader> | null = null;
+  #released = false;
+
+  constructor(spawner: Spawner, id: SandboxId, bytes: number) {
+    this.#spawner = spawner;
+    this.id = id;
+    this.bytes = bytes;
+  }
+
+  async changes(): Promise<readonly WorkspaceChange[]> {
+    return (await this.#open()).changes();
+  }
+
+  async discard(paths: readonly SandboxPath[]): Promise<void> {
+    return (await this.#open()).discard(paths);
+  }
+
+  async read(path: SandboxPath, maxBytes: number): Promise<Uint8Array | null> {
+    try {
+      return await (await this.#open()).read(path, maxBytes);
+    } catch (error) {
+      // Something else than a regular file is there: then there is no such file.
+      if (error instanceof MwError && error.code === "invalid_input") return null;
+      throw error;
     }
-    return reader;
-  };
-  return {
-    id,
-    bytes,
-    changes: async () => (await open()).changes(),
-    discard: async (paths) => (await open()).discard(paths),
-    read: async (path, maxBytes) => (await open()).read(path, maxBytes),
-    export: async (directory) => (await open()).export(directory),
-    async release() {
-      await reader?.then(
-        (opened) => opened.close(),
-        () => undefined,
-      );
-      await spawner.releaseWorkspace(id);
-    },
-  };
+  }
+
+  async export(directory: string): Promise<void> {
+    return (await this.#open()).export(resolve(directory));
+  }
+
+  async release(): Promise<void> {
+    if (this.#released) return;
+    this.#released = true;
+    this.#reader?.then((reader) => reader.close()).catch(() => undefined);
+    try {
+      await this.#spawner.releaseWorkspace(this.id);
+    } catch (error) {
+      // Its keeper died, and the workspace with it: it is as released as can be.
+      if (!(error instanceof MwError) || (error.code !== "sandbox_gone" && error.code !== "sandbox_failed")) throw error;
+    }
+  }
+
+  #open(): Promise<WorkspaceReader> {
+    if (this.#released) return Promise.reject(new MwError("sandbox_gone", `The workspace ${this.id} was released`));
+    if (this.#reader !== null) return this.#reader;
+    const opening = this.#spawner.openWorkspace(this.id).then((socket) => WorkspaceReader.connect(socket));
+    this.#reader = opening;
+    // One that could not be opened is tried again by the next question.
+    opening.catch(() => (this.#reader = null));
+    return opening;
+  }
 }
