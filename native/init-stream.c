@@ -5,6 +5,7 @@
 #include "init.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdlib.h>
 #include <sys/epoll.h>
 #include <sys/mman.h>
@@ -111,6 +112,11 @@ static bool read_once(exec *e, stream *s) {
         return false;
     }
     if (e->finished) return true;
+    if (n >= 65536 && !s->widened && !e->tty) {
+        /* Fewer turns between a loud command and init. Where the user's share of pipe memory is used up, it stays as it is. */
+        fcntl(s->fd, F_SETPIPE_SZ, PIPE_BYTES);
+        s->widened = true;
+    }
     s->total += (uint64_t)n;
     if (keep) s->tail += (uint64_t)n;
     else e->truncated = true;

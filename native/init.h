@@ -26,7 +26,8 @@ enum {
     MAX_CONNECTIONS = 64,
     RING_BYTES = 1 << 20,   /* LIMITS.execWindowBytes */
     STDIN_BYTES = 256 << 10,
-    CHUNK_BYTES = 64 << 10, /* output bytes in one frame */
+    CHUNK_BYTES = (64 << 10) - 43, /* output bytes in one frame: with its heads it is 64 KiB, which is what the client reads at once */
+    PIPE_BYTES = 512 << 10,  /* of a pipe whose command writes more than the usual 64 KiB at once */
     ANSWER_BYTES = 64 << 10, /* answers waiting on a connection before init stops reading its requests */
     SCRATCH_BYTES = 256 << 10,
     ID_BYTES = 64,
@@ -79,6 +80,7 @@ typedef struct {
     int fd;
     bool armed;
     bool eof;
+    bool widened;
     uint8_t *ring;
     uint64_t origin; /* offset that lies at ring[0] */
     uint64_t base, sent, tail;

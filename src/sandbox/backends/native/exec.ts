@@ -25,8 +25,8 @@ export interface ExecRequest extends Omit<ExecOptions, "env" | "cwd" | "user" | 
 
 /** Input frames are cut to this size. */
 const STDIN_CHUNK_BYTES = 64 * 1024;
-/** Consumed output is acknowledged at least this often. */
-const CREDIT_BYTES = 128 * 1024;
+/** Consumed output is acknowledged in steps of this size: a fraction of the window, so that init always has room to go on. */
+const CREDIT_BYTES = 256 * 1024;
 
 /**
  * Starts a command, or attaches to the one with the same id. A command that cannot be executed is a result (127, 126), not an error.
@@ -204,7 +204,7 @@ export class NativeExec implements Exec {
   #credit(): void {
     const { stdout, stderr } = this.#offsets;
     const owed = stdout.consumed - stdout.acknowledged + (stderr.consumed - stderr.acknowledged);
-    if (owed === 0 || (owed < CREDIT_BYTES && this.#queue.length > 0)) return;
+    if (owed < CREDIT_BYTES) return;
     stdout.acknowledged = stdout.consumed;
     stderr.acknowledged = stderr.consumed;
     this.#connection.send(INIT.credit, this.#ref, [[TAG.stdout, stdout.consumed], [TAG.stderr, stderr.consumed]]);
