@@ -13,7 +13,7 @@ import type { ExecResult } from "../../src/sandbox/sandbox.ts";
 const ROOT = dirname(dirname(dirname(fileURLToPath(import.meta.url))));
 export const NATIVE = join(ROOT, "dist-native");
 
-export const PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+const PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 export interface InitMachine {
   readonly directory: string;

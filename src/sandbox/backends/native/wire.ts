@@ -9,14 +9,14 @@ import { LIMITS } from "../../../core/limits.ts";
 
 /** Type of an error answer in all protocols; its fields are `code` (tag 1) and `message` (tag 2). */
 export const ERROR_TYPE = 255;
-export const ERROR_TAGS = { code: 1, message: 2 } as const;
+const ERROR_TAGS = { code: 1, message: 2 } as const;
 
 /** Length word, type, ref. */
 const HEAD_BYTES = 9;
 const FIELD_BYTES = 6;
 
 /** Numbers are sent as u64 (or i64 when negative), strings as UTF-8. An array repeats the tag. */
-export type FieldValue = number | bigint | string | Uint8Array | readonly (string | Uint8Array)[];
+type FieldValue = number | bigint | string | Uint8Array | readonly (string | Uint8Array)[];
 
 /** `[tag, value]` in the order in which they are to be sent; an undefined value is left out. */
 export type FieldList = readonly (readonly [tag: number, value: FieldValue | undefined])[];
