@@ -229,13 +229,16 @@ static void limit_resources(struct child_plan *plan)
 
 static void become_inner_root(struct child_plan *plan)
 {
+	/*
+	 * The parent's session keyring is not the machine's. Made before the user namespace is entered, the new one is not shown inside. A kernel without
+	 * keyrings, or a filter around us that refuses them, has nothing to hide.
+	 */
+	syscall(SYS_keyctl, MW_KEYCTL_JOIN_SESSION_KEYRING, NULL);
 	if (plan->userns >= 0) TRY(STEP_USER_NAMESPACE, setns(plan->userns, CLONE_NEWUSER));
 	/* Raw calls: a C library may try to tell other threads, whose list lies in the shared memory. */
 	if (plan->set_groups) TRY(STEP_IDS, syscall(SYS_setgroups, 0, NULL));
 	TRY(STEP_IDS, syscall(SYS_setresgid, 0, 0, 0));
 	TRY(STEP_IDS, syscall(SYS_setresuid, 0, 0, 0));
-	/* The parent's session keyring is not the machine's. A kernel without keyrings, or a filter around us that refuses them, has nothing to hide. */
-	syscall(SYS_keyctl, MW_KEYCTL_JOIN_SESSION_KEYRING, NULL);
 }
 
 static void drop_capabilities(struct child_plan *plan)

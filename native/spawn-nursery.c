@@ -77,7 +77,7 @@ static int make_dev(void)
 	for (size_t i = 0; i < sizeof LINKS / sizeof *LINKS; i++) MUST("linking in /dev", symlink(LINKS[i][0], LINKS[i][1]));
 	MUST("making /dev/pts", mkdir("dev/pts", 0755));
 	MUST("making /dev/shm", mkdir("dev/shm", 0755));
-	MUST("making /dev/.mw", mkdir("dev/.mw", 0755));
+	MUST("making /dev/.mw", mkdir("dev/.mw", 0711));
 	MUST("making /dev/.mw/empty", mkdir("dev/.mw/empty", 0555));
 	MUST("copying init", copy_program(S.config.init, "dev/.mw/init"));
 	if (S.config.files) MUST("copying files", copy_program(S.config.files, "dev/.mw/files"));

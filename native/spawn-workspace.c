@@ -6,6 +6,7 @@
 #include "spawn-kernel.h"
 
 #include <errno.h>
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -70,6 +71,9 @@ static char **tree_arguments(struct machine *machine, char *base, size_t size)
 
 int workspace_open(struct machine *machine, struct failure *failure)
 {
+	/* It ends with its client, and its end may not have been noticed yet. */
+	struct pollfd gone = {.fd = machine->tree.source.fd, .events = POLLIN};
+	if (machine->tree.pid > 0 && poll(&gone, 1, 0) == 1) workspace_close_tree(machine);
 	if (machine->tree.pid > 0) return 0;
 	if (!S.config.tree) return fail_code(failure, "unsupported", "started without --tree");
 	int upper = openat(machine->scratch, "upper", O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
