@@ -483,6 +483,17 @@ describe("deaths", () => {
     expect(existsSync(options.runDirectory)).toBe(false);
   });
 
+  test("with a grace period machines live on for that long without a controller", async () => {
+    await start({ graceMs: 400 });
+    const { pid } = await create({ id: "a" });
+    const closed = get().close();
+    await sleep(150);
+    expect(alive(pid)).toBe(true);
+    await closed;
+    expect(alive(pid)).toBe(false);
+    expect(traces()).toEqual(NOTHING);
+  });
+
   test("kill -9 of the spawner ends the machines; the next one sweeps and counts on", async () => {
     await start();
     const pids = await Promise.all(["a", "b"].map(async (id) => (await create({ id })).pid));
