@@ -73,6 +73,7 @@ export function formatTable(columns: readonly Column[], rows: readonly (readonly
 /** Text that came from outside, safe for a terminal: control characters (escape sequences among them) are shown, not obeyed. */
 export function printable(text: string): string {
   // Everything below space except newline and tab, delete, and the C1 range.
+  // oxlint-disable-next-line no-control-regex -- these are what is looked for
   return text.replaceAll(/[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u202a-\u202e\u2066-\u2069]/g, (char) => {
     const code = char.codePointAt(0) ?? 0;
     return code < 0x100 ? `\\x${code.toString(16).padStart(2, "0")}` : `\\u${code.toString(16).padStart(4, "0")}`;
@@ -83,6 +84,7 @@ export function printable(text: string): string {
 function width(text: string): number {
   let columns = 0;
   // Our own colour sequences only; foreign text was made printable before.
+  // oxlint-disable-next-line no-control-regex -- escape sequences begin with one
   for (const char of text.replaceAll(/\u001b\[[0-9;]*m/g, "")) {
     const code = char.codePointAt(0) ?? 0;
     columns += (code >= 0x1100 && code <= 0x115f) || (code >= 0x2e80 && code <= 0xa4cf) || (code >= 0xac00 && code <= 0xd7a3) || (code >= 0xff00 && code <= 0xff60) || code >= 0x1f300 ? 2 : 1;

@@ -76,7 +76,7 @@ async function timelineOf(home: string, run: RunId, id: RolloutId): Promise<read
 function detailOf(fields: Readonly<Record<string, unknown>>): string {
   return Object.entries(fields)
     .filter(([key, value]) => value !== null && key !== "v" && key !== "isolation" && !(key === "try" && value === 1))
-    .map(([key, value]) => `${key}=${typeof value === "object" ? JSON.stringify(value) : String(value)}`)
+    .map(([key, value]) => `${key}=${typeof value === "string" ? value : JSON.stringify(value)}`)
     .join(" ");
 }
 
@@ -90,7 +90,7 @@ async function commandText(directory: string, line: Readonly<Record<string, unkn
   const number = String(line["number"]).padStart(4, "0");
   const command = Array.isArray(line["command"]) ? line["command"].join(" ") : String(line["command"]);
   const ended = line["ended"] === "exited" ? `exit ${String(line["code"])}` : String(line["ended"]);
-  const parts = [`  $ ${command}`, `    [${ended}${line["cause"] === null ? "" : `, ${String(line["cause"])}`}, ${formatDuration(Number(line["durationMs"]))}, ${formatBytes(Number(line["stdoutBytes"]) + Number(line["stderrBytes"]))} of output]`];
+  const parts = [`  $ ${command}`, `    [${ended}${line["cause"] === null ? "" : `, ${JSON.stringify(line["cause"])}`}, ${formatDuration(Number(line["durationMs"]))}, ${formatBytes(Number(line["stdoutBytes"]) + Number(line["stderrBytes"]))} of output]`];
   for (const stream of ["stdout", "stderr"]) {
     const text = await readText(join(directory, "commands", `${number}-${stream}`));
     if (text !== null && text.trim() !== "") parts.push(lastLines(text, all).replaceAll(/^/gm, "    "));

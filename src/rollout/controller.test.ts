@@ -1,9 +1,10 @@
+import { EventEmitter, once } from "node:events";
 import { mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { afterEach, beforeEach, describe, expect, it } from "vitest";
 import { MwError } from "../core/errors.ts";
-import { newId, type RunId } from "../core/ids.ts";
+import { newId } from "../core/ids.ts";
 import { DEFAULT_OUTCOME_RULES } from "../core/outcome.ts";
 import { systemRuntime, type Runtime } from "../core/runtime.ts";
 import type { Harness } from "../harness/harness.ts";
@@ -97,7 +98,7 @@ async function* inputs(count: number): AsyncGenerator<TaskInput> {
   for (let n = 0; n < count; n++) yield { source: `t${n}`, directory: `/t${n}`, error: null, load: () => Promise.resolve(task(`t${n}`)) };
 }
 
-const RUN = newId("run", systemRuntime) as RunId;
+const RUN = newId("run", systemRuntime);
 /** Waiting takes no time. */
 const hasty: Runtime = { ...systemRuntime, sleep: (ms, signal) => systemRuntime.sleep(ms >= 500 && ms < 100_000 ? 1 : ms, signal) };
 
@@ -245,15 +246,12 @@ describe("RunController", () => {
   }, 60_000);
 
   it("drains: what runs finishes, nothing new starts, the rest is left to a later controller", async () => {
-    let release = (): void => undefined;
-    const gate = new Promise<void>((resolve) => {
-      release = resolve;
-    });
-    const harness: Harness = { ...HARNESS, run: async () => (await gate, END) };
+    const gate = new EventEmitter();
+    const harness: Harness = { ...HARNESS, run: async () => (await once(gate, "open"), END) };
     const first = await control({ tasks: 5, attempts: 2, concurrency: 3, harness });
     await until(() => first.controller.active === 3);
     first.controller.drain("interrupted", 1e6);
-    release();
+    gate.emit("open");
     expect(await first.ended).toBe("interrupted");
     await first.close();
     expect(first.state.recorded).toBe(3);

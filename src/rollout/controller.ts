@@ -124,7 +124,9 @@ export class RunController {
 
   /** First what an earlier controller left, then what is planned anew. */
   async *#work(): AsyncGenerator<Work> {
-    for (const group of [...this.#options.state.groups]) {
+    // Groups planned later are appended and come through the plan.
+    const groups = this.#options.state.groups.slice();
+    for (const group of groups) {
       const open = group.rollouts.filter((rollout) => rollout.phase !== "recorded");
       if (open.length === 0) continue;
       const task = group.error === null ? await this.#reload(group.task.directory, group.task.digest) : fromFailure(group.error);

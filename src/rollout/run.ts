@@ -229,7 +229,7 @@ function nothingToRun(items: readonly PlanItem[]): MwError {
   const failures = items.flatMap((item) => (item.kind === "group" ? [] : [{ source: item.source, error: item.error }]));
   const [first] = failures;
   if (first === undefined) return new MwError("invalid_input", "nothing was given to run", { fix: "name task directories, directories of tasks, or a dataset file" });
-  if (failures.length === 1) return new MwError(first.error.code, `${mentions(first.error.message, first.source)}`, first.error.fix === null ? {} : { fix: first.error.fix });
+  if (failures.length === 1) return new MwError(first.error.code, mentions(first.error.message, first.source), first.error.fix === null ? {} : { fix: first.error.fix });
   const shown = failures.slice(0, 20).map(({ source, error }) => `\n  ${mentions(error.message, source)}${error.fix === null ? "" : `\n    fix: ${error.fix}`}`);
   const more = failures.length > shown.length ? `\n  ... and ${failures.length - shown.length} more` : "";
   // One kind of failure throughout keeps its exit code.
