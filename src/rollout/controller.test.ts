@@ -1,4 +1,4 @@
-import { EventEmitter, once } from "node:events";
+import { once } from "node:events";
 import { mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
@@ -111,9 +111,9 @@ async function control(setup: Setup): Promise<{ readonly state: RunState; readon
     get lastSeq() {
       return log.lastSeq;
     },
-    append: async (events: readonly LogEvent[]) => {
+    append: async (events: readonly LogEvent[], options?: { readonly at?: number }) => {
       for (const event of events) setup.beforeAppend?.(event);
-      return log.append(events);
+      return log.append(events, options);
     },
     read: (from?: number) => log.read(from),
     close: () => log.close(),
@@ -246,12 +246,12 @@ describe("RunController", () => {
   }, 60_000);
 
   it("drains: what runs finishes, nothing new starts, the rest is left to a later controller", async () => {
-    const gate = new EventEmitter();
-    const harness: Harness = { ...HARNESS, run: async () => (await once(gate, "open"), END) };
-    const first = await control({ tasks: 5, attempts: 2, concurrency: 3, harness });
+    const gate = new AbortController();
+    const harness: Harness = { ...HARNESS, run: () => (gate.signal.aborted ? Promise.resolve(END) : once(gate.signal, "abort").then(() => END)) };
+    const first = await control({ tasks: 5, attempts: 2, concurrency: 3, harness, runtime: systemRuntime });
     await until(() => first.controller.active === 3);
     first.controller.drain("interrupted", 1e6);
-    gate.emit("open");
+    gate.abort();
     expect(await first.ended).toBe("interrupted");
     await first.close();
     expect(first.state.recorded).toBe(3);

@@ -318,8 +318,10 @@ export class RunController {
   async #emit(event: RunEvent): Promise<void> {
     const { log, state, runtime, observer } = this.#options;
     state.check(event);
-    await log.append([toLogEvent(event)]);
-    state.apply(event, runtime.now());
+    const at = runtime.now();
+    await log.append([toLogEvent(event)], { at });
+    // With the time that is in the log: whoever folds it later gets the same state.
+    state.apply(event, at);
     observer.changed(state, event);
   }
 }

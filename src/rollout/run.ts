@@ -129,8 +129,9 @@ async function drive(dependencies: RunDependencies, { config, run, machines, log
   const { runtime, observer, home, version } = dependencies;
   try {
     const emit = async (event: RunEvent): Promise<void> => {
-      await log.append([toLogEvent(event)]);
-      state.apply(event, runtime.now());
+      const at = runtime.now();
+      await log.append([toLogEvent(event)], { at });
+      state.apply(event, at);
       observer.changed(state, event);
     };
     if (fresh) await emit({ type: "run_created", run });

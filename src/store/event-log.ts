@@ -22,9 +22,10 @@ export interface EventLog {
   readonly lastSeq: number;
   /**
    * Appends and resolves when the events survive the death of any process (`durability: "process"`) or a power cut (`"power"`). Concurrent appends are committed in
-   * groups, in call order. Rejects `conflict` when `expectedSeq` is given and not the last, or when a higher epoch has written.
+   * groups, in call order. Rejects `conflict` when `expectedSeq` is given and not the last, or when a higher epoch has written. `at` is the time that is recorded,
+   * milliseconds since the epoch; default now.
    */
-  append(events: readonly LogEvent[], expectedSeq?: number): Promise<number>;
+  append(events: readonly LogEvent[], options?: { readonly expectedSeq?: number; readonly at?: number }): Promise<number>;
   read(fromSeq?: number): AsyncIterable<StoredEvent>;
   close(): Promise<void>;
 }

@@ -110,7 +110,7 @@ describe("FileLog", () => {
 
   it("refuses an append whose expected sequence is not the last, and only that one", async () => {
     const log = await openLog();
-    const results = await Promise.allSettled([log.append([event(0)], 0), log.append([event(1)], 0), log.append([event(2)], 1)]);
+    const results = await Promise.allSettled([log.append([event(0)], { expectedSeq: 0 }), log.append([event(1)], { expectedSeq: 0 }), log.append([event(2)], { expectedSeq: 1 })]);
     await log.close();
     expect(results.map((result) => result.status)).toEqual(["fulfilled", "rejected", "fulfilled"]);
     expect((await stored()).map((one) => one.event["n"])).toEqual([0, 2]);

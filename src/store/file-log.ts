@@ -33,6 +33,7 @@ export type LogFile = Pick<FileHandle, "write" | "truncate" | "datasync" | "stat
 interface Pending {
   readonly events: readonly LogEvent[];
   readonly expectedSeq: number | undefined;
+  readonly at: string;
   readonly bytes: number;
   readonly resolve: (seq: number) => void;
   readonly reject: (error: unknown) => void;
@@ -83,7 +84,7 @@ export class FileLog implements EventLog {
     return this.#lastSeq;
   }
 
-  append(events: readonly LogEvent[], expectedSeq?: number): Promise<number> {
+  append(events: readonly LogEvent[], options: { readonly expectedSeq?: number; readonly at?: number } = {}): Promise<number> {
     return new Promise((resolve, reject) => {
       if (this.#broken !== null) {
         reject(this.#broken);
@@ -96,7 +97,7 @@ export class FileLog implements EventLog {
         return;
       }
       this.#pendingBytes += bytes;
-      this.#pending.push({ events, expectedSeq, bytes, resolve, reject });
+      this.#pending.push({ events, expectedSeq: options.expectedSeq, at: new Date(options.at ?? this.#options.runtime.now()).toISOString(), bytes, resolve, reject });
       this.#writing ??= this.#drain();
     });
   }
@@ -139,7 +140,6 @@ export class FileLog implements EventLog {
 
   /** Numbers the events; an append that cannot be taken is rejected alone. */
   #encode(batch: readonly Pending[]): { readonly lines: Buffer[]; readonly accepted: { readonly append: Pending; readonly seq: number }[]; readonly lastSeq: number } {
-    const at = new Date(this.#options.runtime.now()).toISOString();
     const lines: Buffer[] = [];
     const accepted: { append: Pending; seq: number }[] = [];
     let lastSeq = this.#lastSeq;
@@ -149,7 +149,7 @@ export class FileLog implements EventLog {
         if (append.expectedSeq !== undefined && append.expectedSeq !== base) {
           throw new MwError("conflict", `${this.#options.path}: expected event ${append.expectedSeq} to be the last, it is ${base}`);
         }
-        const own = append.events.map((event, index) => encodeLine(base + 1 + index, at, this.#options.epoch, event));
+        const own = append.events.map((event, index) => encodeLine(base + 1 + index, append.at, this.#options.epoch, event));
         lines.push(...own);
         lastSeq = base + own.length;
         accepted.push({ append, seq: lastSeq });
