@@ -93,9 +93,9 @@ static int plan_layers(struct machine *machine, struct child_plan *plan, const s
 {
 	int userns = machine->userns_fd;
 	snprintf(plan->overlay_options, sizeof plan->overlay_options, "lowerdir=");
-	if (machine->base &&
-	    add_layer(plan, plan->overlay_options, sizeof plan->overlay_options, machine->base->scratch, "upper", userns, failure) < 0)
-		return -1;
+	/* The workspace that it starts from, and those that one started from. */
+	for (struct machine *base = machine->base; base; base = base->base)
+		if (add_layer(plan, plan->overlay_options, sizeof plan->overlay_options, base->scratch, "upper", userns, failure) < 0) return -1;
 	for (int i = 0; i < request->layer_count; i++)
 		if (add_layer(plan, plan->overlay_options, sizeof plan->overlay_options, AT_FDCWD, request->layers[i], userns, failure) < 0) return -1;
 	if (finish_options(plan->overlay_options, sizeof plan->overlay_options, "", "work", failure) < 0) return -1;
@@ -109,9 +109,10 @@ static int plan_layers(struct machine *machine, struct child_plan *plan, const s
 		snprintf(work, sizeof work, "work-%d", i);
 		snprintf(below, sizeof below, "upper%s", target);
 		struct stat there;
-		if (machine->base && fstatat(machine->base->scratch, below, &there, AT_SYMLINK_NOFOLLOW) == 0 && S_ISDIR(there.st_mode) &&
-		    add_layer(plan, part->options, sizeof part->options, machine->base->scratch, below, userns, failure) < 0)
-			return -1;
+		for (struct machine *base = machine->base; base; base = base->base)
+			if (fstatat(base->scratch, below, &there, AT_SYMLINK_NOFOLLOW) == 0 && S_ISDIR(there.st_mode) &&
+			    add_layer(plan, part->options, sizeof part->options, base->scratch, below, userns, failure) < 0)
+				return -1;
 		for (int k = 0; k < request->parts[i].layer_count; k++)
 			if (add_layer(plan, part->options, sizeof part->options, AT_FDCWD, request->parts[i].layers[k], userns, failure) < 0) return -1;
 		if (finish_options(part->options, sizeof part->options, target, work, failure) < 0) return -1;

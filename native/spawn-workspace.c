@@ -54,16 +54,31 @@ static int listen_at(const char *id)
 	return errno = error, -1;
 }
 
-/* The helper's arguments: the layers below the workspace, topmost first. */
-static char **tree_arguments(struct machine *machine, char *base, size_t size)
+static void free_arguments(char **argv, int owned)
 {
-	char **argv = calloc((size_t)machine->lower_count + 3, sizeof *argv);
+	for (int i = 1; i <= owned; i++) free(argv[i]);
+	free(argv);
+}
+
+/* The helper's arguments: what is below the workspace, topmost first. The first `owned` after the name are to be freed. */
+static char **tree_arguments(struct machine *machine, int *owned)
+{
+	int bases = 0;
+	for (struct machine *base = machine->base; base; base = base->base) bases++;
+	*owned = 0;
+	char **argv = calloc((size_t)machine->lower_count + (size_t)bases + 2, sizeof *argv);
 	if (!argv) return NULL;
 	int count = 0;
 	argv[count++] = (char *)"tree";
-	if (machine->base) {
-		snprintf(base, size, "%s/%s/s/upper", S.config.run, machine->base->id);
-		argv[count++] = base;
+	for (struct machine *base = machine->base; base; base = base->base) {
+		char path[PATH_BYTES];
+		snprintf(path, sizeof path, "%s/%s/s/upper", S.config.run, base->id);
+		if (!(argv[count] = strdup(path))) {
+			free_arguments(argv, *owned);
+			return NULL;
+		}
+		count++;
+		++*owned;
 	}
 	for (int i = 0; i < machine->lower_count; i++) argv[count++] = machine->lowers[i];
 	return argv;
@@ -79,8 +94,8 @@ int workspace_open(struct machine *machine, struct failure *failure)
 	int upper = openat(machine->scratch, "upper", O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
 	int listener = listen_at(machine->id);
 	int null = open("/dev/null", O_RDWR | O_CLOEXEC);
-	char base[PATH_BYTES];
-	char **argv = tree_arguments(machine, base, sizeof base);
+	int owned;
+	char **argv = tree_arguments(machine, &owned);
 	int result = -1, error = ENOMEM;
 	if (upper >= 0 && listener >= 0 && null >= 0 && argv) {
 		const int fds[][2] = {{null, 0}, {null, 1}, {2, 2}, {listener, 3}, {null, 4}, {upper, 5}};
@@ -90,7 +105,7 @@ int workspace_open(struct machine *machine, struct failure *failure)
 	} else if (argv) {
 		error = errno;
 	}
-	free(argv);
+	if (argv) free_arguments(argv, owned);
 	if (upper >= 0) close(upper);
 	if (listener >= 0) close(listener);
 	if (null >= 0) close(null);

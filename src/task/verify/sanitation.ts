@@ -66,8 +66,8 @@ export async function planSanitation(changes: readonly WorkspaceChange[], facts:
       continue;
     }
     if (owned.declared(path)) continue;
-    // In a later step, what an earlier one added is changed; to the image it is still new.
-    const isNew = change.kind === "added" || (await facts.image.entry(path)) === null;
+    // Asked of the image itself: what an earlier step added is "changed" in a later one, and a root of several mounts may say "added" of what it had.
+    const isNew = (await facts.image.entry(path)) === null;
     if (isNew && change.kind === "removed") continue;
     const verdict = isNew ? await plantedRule(change, path, planted) : await changedRule(change, path, facts, zones);
     if (verdict === "pytest-config") pytestConfigChanged = true;

@@ -70,7 +70,8 @@ async function waitReady(sandbox: Sandbox, service: TaskService, { runtime, sign
       if (left <= 0) return false;
       const { code } = await sandbox.run({ command: service.readyCommand, cwd: service.workdir ?? workdir, timeoutMs: Math.max(1, Math.ceil(left)), maxOutputBytes: OUTPUT_BYTES, signal });
       if (code === 0) return true;
-      if (runtime.monotonic() >= deadline) return false;
+      // One that failed will not become ready; one that ended well may have started a daemon.
+      if (runtime.monotonic() >= deadline || (exited() ?? 0) !== 0) return false;
     }
     await runtime.sleep(POLL_MS, signal);
   }

@@ -315,11 +315,14 @@ class Verification {
   }
 }
 
-/** Libraries that came with packages are found again; the program that makes the cache is the image's. */
+/**
+ * Libraries that came with packages are found again; the program that makes the cache is the image's. It makes no links (`-X`): a library under a new name would
+ * else be linked under the name that it gives itself, perhaps one of the image's.
+ */
 async function refreshLoaderCache(machine: Sandbox, image: ImageView, signal: AbortSignal): Promise<void> {
   for (const program of ["/sbin/ldconfig", "/usr/sbin/ldconfig"]) {
     if ((await image.real(program)) === null) continue;
-    await machine.run({ command: [program], user: "0:0", cwd: "/", timeoutMs: 60_000, signal });
+    await machine.run({ command: [program, "-X"], user: "0:0", cwd: "/", timeoutMs: 60_000, signal });
     return;
   }
 }
