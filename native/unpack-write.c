@@ -122,6 +122,11 @@ static bool set_owner(const entry *e, int dir, const char *name, int fd) {
         return true;
     }
     int result = fd >= 0 ? fchown(fd, (uid_t)e->uid, (gid_t)e->gid) : fchownat(dir, name, (uid_t)e->uid, (gid_t)e->gid, AT_SYMLINK_NOFOLLOW);
+    if (result != 0 && errno == EINVAL) {
+        // An id that this user namespace does not have.
+        state.flattened++;
+        return true;
+    }
     if (result != 0) refuse(errno, "owner");
     return result == 0;
 }
@@ -345,12 +350,12 @@ static void finish_directories(void) {
     }
 }
 
-int command_write(const char *root, bool keep_owners, const char *xattr_space) {
+int command_write(const char *root, bool keep_owners, const char *opaque_name) {
     static uint8_t buffer[WIRE_FRAME_MAX * 2];
     state.root = open(root, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     if (state.root < 0) fatal(root, errno);
     state.keep_owners = keep_owners;
-    state.opaque_name = xattr_space;
+    state.opaque_name = opaque_name;
     state.file = state.parent = -1;
     // Unless the stream says otherwise; the same on every machine.
     remember_directory("", 0755, (struct timespec){0});

@@ -1,10 +1,12 @@
 /*
- * unpack write DIR [flatten]     makes a tree below DIR from the stream on stdin
+ * unpack write DIR               makes a tree below DIR from the stream on stdin
  * unpack read DIR                writes DIR as a stream to stdout, sorted by name, one file system
  * unpack stat DIR                the same without contents, with inode numbers and change times
  * unpack readable DIR            like read, leaving out what cannot be read
  * unpack scan DIR                entries below DIR that not everybody may read, or whose names are known to hold secrets
  * unpack remove PATH             removes a tree
+ *
+ * Options after the path: `flatten` makes every owner the caller; `mapped UID GID` works with the subordinate ids from these on.
  */
 #include "unpack.h"
 
@@ -25,10 +27,14 @@ int main(int argc, char **argv) {
     }
     umask(0);
     const char *command = argc > 1 ? argv[1] : "";
-    if (argc == 3 || (argc == 4 && strcmp(argv[3], "flatten") == 0)) {
+    bool flatten = argc == 4 && strcmp(argv[3], "flatten") == 0;
+    bool mapped = argc == 6 && strcmp(argv[3], "mapped") == 0;
+    if (argc == 3 || flatten || mapped) {
         const char *path = argv[2];
-        bool root = geteuid() == 0;
-        if (strcmp(command, "write") == 0) return command_write(path, argc == 3, root ? "trusted.overlay.opaque" : "user.overlay.opaque");
+        // Who mounts the layer decides: in a user namespace the overlay reads only attributes that a user may set.
+        const char *opaque_name = geteuid() == 0 ? "trusted.overlay.opaque" : "user.overlay.opaque";
+        if (mapped) enter_user_namespace(argv[4], argv[5]);
+        if (strcmp(command, "write") == 0) return command_write(path, !flatten, opaque_name);
         if (strcmp(command, "read") == 0) return command_read(path, true, false);
         if (strcmp(command, "stat") == 0) return command_read(path, false, true);
         if (strcmp(command, "readable") == 0) return command_read(path, true, true);
@@ -38,7 +44,7 @@ int main(int argc, char **argv) {
             return 0;
         }
     }
-    fprintf(stderr, "usage: unpack write|read|stat|readable|scan|remove PATH [flatten]\n");
+    fprintf(stderr, "usage: unpack write|read|stat|readable|scan|remove PATH [flatten|mapped UID GID]\n");
     return 2;
 }
 

@@ -64,7 +64,10 @@ bool path_is_sound(const char *path);
 /* Removes whatever is at `name` in the directory, never following links. 0 or -1 with errno. */
 int remove_at(int dir, const char *name);
 
-int command_write(const char *root, bool keep_owners, const char *xattr_space);
+/* From here on ids are those of the namespace; exits on failure. */
+void enter_user_namespace(const char *first_uid, const char *first_gid);
+
+int command_write(const char *root, bool keep_owners, const char *opaque_name);
 int command_read(const char *root, bool with_data, bool skip_unreadable);
 int command_scan(const char *root);
 

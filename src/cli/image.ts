@@ -47,15 +47,15 @@ const showCommand: Command<AppContext> = buildCommand<OutputFlags, [string], App
   docs: { brief: "Show an image's configuration and layers" },
 });
 
-const tagCommand: Command<AppContext> = buildCommand<Record<never, never>, [string, string], AppContext>({
+const tagCommand: Command<AppContext> = buildCommand<OutputFlags, [string, string], AppContext>({
   loader: async () => (await import("./commands/image.ts")).tag,
-  parameters: { positional: { kind: "tuple", parameters: [image, name] } },
+  parameters: { flags: { json }, positional: { kind: "tuple", parameters: [image, name] } },
   docs: { brief: "Give a name to an image" },
 });
 
-const removeCommand: Command<AppContext> = buildCommand<Record<never, never>, string[], AppContext>({
+const removeCommand: Command<AppContext> = buildCommand<OutputFlags, string[], AppContext>({
   loader: async () => (await import("./commands/image.ts")).remove,
-  parameters: { positional: { kind: "array", parameter: { parse: textParser, placeholder: "name|digest", brief: "a name, or a digest with all its names" }, minimum: 1 } },
+  parameters: { flags: { json }, positional: { kind: "array", parameter: { parse: textParser, placeholder: "name|digest", brief: "a name, or a digest with all its names" }, minimum: 1 } },
   docs: { brief: "Remove names or images; mw image gc then frees the space" },
 });
 

@@ -60,8 +60,8 @@ function argumentsFor(suite: string, packages: readonly string[], mirrors: reado
 interface Bootstrap {
   readonly tar: Readable;
   /** Rejects when the program failed: what it wrote until then is no root. */
-  finished(): Promise<void>;
-  stop(): void;
+  readonly finished: () => Promise<void>;
+  readonly stop: () => void;
 }
 
 async function startBootstrap([program = "", ...args]: readonly string[], temporary: string, name: string, options: LoadOptions): Promise<Bootstrap> {
@@ -124,7 +124,7 @@ async function mirrorsOf(suite: string): Promise<readonly string[]> {
 /** The first address of the distribution itself in the host's sources, in either of apt's formats. */
 async function debianMirror(): Promise<string | null> {
   const directory = "/etc/apt/sources.list.d";
-  const files = ["/etc/apt/sources.list", ...(await readdir(directory).catch(() => [])).sort().map((name) => join(directory, name))];
+  const files = ["/etc/apt/sources.list", ...(await readdir(directory).catch(() => [])).sort((a, b) => (a < b ? -1 : 1)).map((name) => join(directory, name))];
   for (const file of files) {
     const text = await readFile(file, "utf8").catch(() => "");
     const uris = [...text.matchAll(/^\s*(?:deb(?:\s+\[[^\]]*\])?\s+|URIs:\s*)((?:https?|file|mirror\+\w+):\S+)/gm)].map((match) => match[1] ?? "");

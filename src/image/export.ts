@@ -24,7 +24,7 @@ export async function exportOciArchive(store: LocalImageStore, image: Image, pat
   const root = await store.rootFilesystem(image);
   if (root.parts.length > 0) throw new MwError("unsupported", "the image host and what was built on it show this machine's own programs and cannot be exported", { fix: "build on another image, e.g. debian:12" });
   const layers: Blob[] = [];
-  for (const directory of [...root.layers].reverse()) layers.push(await measured(() => layerArchive(directory, signal)));
+  for (const directory of root.layers.toReversed()) layers.push(await measured(() => layerArchive(directory, signal)));
   const { config } = image;
   const configBlob = documentBlob({
     architecture: ARCHITECTURES[process.arch] ?? process.arch,

@@ -2,7 +2,7 @@
 import { readFile } from "node:fs/promises";
 import { join } from "node:path";
 import { directoryEntry, fileEntry, type TreeEntry, type TreeEvent } from "./tree.ts";
-import { readTree } from "./unpacker.ts";
+import { readHostTree } from "./unpacker.ts";
 
 /** Places of secrets whatever their permissions; below /etc. A trailing slash: with everything below. */
 const HIDDEN = [
@@ -32,7 +32,7 @@ export async function* etcEvents(directory: string): AsyncGenerator<TreeEvent> {
     yield { type: "entry", entry };
     yield* parts;
   };
-  for await (const event of readTree(directory, { readable: true })) {
+  for await (const event of readHostTree(directory, { readable: true })) {
     if (event.type === "data") {
       if (file === null) continue;
       file.parts.push(event);

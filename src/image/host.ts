@@ -10,6 +10,7 @@ import { lstat, readdir, readFile, readlink, realpath, stat } from "node:fs/prom
 import { basename, dirname, join } from "node:path";
 import { MwError } from "../core/errors.ts";
 import { etcEvents } from "./host-etc.ts";
+import { ownersMode } from "./owners.ts";
 import { DEFAULT_PATH } from "./root-sources.ts";
 import { EMPTY_CONFIG } from "./records.ts";
 import { needed, type Source, type SourceContext } from "./sources.ts";
@@ -87,10 +88,24 @@ async function* preparedLayer(parts: readonly string[], home: string): AsyncGene
   const made = new Set(["", ...SKELETON.map(([path]) => path)]);
   for (const part of parts) {
     yield* directoriesTo(part, made);
+    if (ownersMode().kind !== "kept") yield* ownDirectories(part, made, part === "/usr" ? 3 : 1);
     for (const path of await hiddenBelow(part, home)) {
       yield* directoriesTo(dirname(path), made);
       yield { type: "entry", entry: whiteoutEntry(Buffer.from(path.slice(1))) };
     }
+  }
+}
+
+/**
+ * In an ordinary user's machine the host's files belong to nobody. The upper directories, and all of /usr/local, become root's there: installing something new works then, although
+ * changing what is there does not.
+ */
+async function* ownDirectories(parent: string, made: Set<string>, depth: number): AsyncGenerator<TreeEvent> {
+  for (const entry of await readdir(parent, { withFileTypes: true }).catch(() => [])) {
+    const path = join(parent, entry.name);
+    if (!entry.isDirectory() || made.has(path.slice(1))) continue;
+    yield* directoriesTo(path, made);
+    if (depth > 1 || path.startsWith("/usr/local")) yield* ownDirectories(path, made, depth - 1);
   }
 }
 

@@ -46,13 +46,11 @@ export type Protect = <T>(digest: string, work: () => Promise<T>) => Promise<T>;
 
 export class LayerStore {
   readonly #directory: string;
-  readonly #flatten: boolean;
   readonly #protect: Protect;
 
   /** `directory` is private to the user: it holds set-id programs of images. */
-  constructor(directory: string, options: { readonly flatten: boolean; readonly protect: Protect }) {
+  constructor(directory: string, options: { readonly protect: Protect }) {
     this.#directory = directory;
-    this.#flatten = options.flatten;
     this.#protect = options.protect;
   }
 
@@ -197,7 +195,7 @@ export class LayerStore {
     const fs = join(directory, "fs");
     await mkdir(fs, { mode: 0o755 });
     const refused: Refusal[] = [];
-    const writer = new TreeWriter(fs, { flatten: this.#flatten });
+    const writer = new TreeWriter(fs);
     let report: WriteReport;
     try {
       for await (const event of events(refused)) {

@@ -5,7 +5,7 @@ import { basename } from "node:path";
 import { MwError } from "../core/errors.ts";
 import { EMPTY_CONFIG } from "./records.ts";
 import { needed, type Source, type SourceContext } from "./sources.ts";
-import { readTree, treeFingerprint } from "./unpacker.ts";
+import { readHostTree, treeFingerprint } from "./unpacker.ts";
 
 export const DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 export const ROOT_CONFIG = { ...EMPTY_CONFIG, env: { PATH: DEFAULT_PATH } };
@@ -22,7 +22,7 @@ export function directorySource(path: string, context: SourceContext | null): So
     load: async ({ progress, signal }) => {
       await mustBeRoot(path);
       progress(`copying ${path}`);
-      return { layers: [await needed(context).layers.build(() => readTree(path), { name, signal })], config: ROOT_CONFIG };
+      return { layers: [await needed(context).layers.build(() => readHostTree(path), { name, signal })], config: ROOT_CONFIG };
     },
   };
 }

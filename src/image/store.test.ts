@@ -149,7 +149,7 @@ describe("the collector", () => {
     await store.remove(image.digest);
     // This process uses it: another one's collector must leave it alone.
     collectInChild(home);
-    expect(existsSync((await store.layers.path(image.layers[0]?.digest ?? "")) + "/big")).toBe(true);
+    expect(existsSync(`${store.layers.path(image.layers[0]?.digest ?? "")}/big`)).toBe(true);
   });
 
   it("removes what killed processes left half-made, and the work is done again", async () => {

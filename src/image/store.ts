@@ -73,7 +73,7 @@ export class LocalImageStore implements ImageStore {
     this.#images = imageRecords(join(this.#directory, "images"));
     this.#names = nameRecords(join(this.#directory, "names"));
     this.#leases = new Leases(join(this.#directory, "leases"));
-    this.layers = new LayerStore(this.#directory, { flatten: process.geteuid?.() !== 0, protect: (digest, work) => this.#locked(async () => (await this.#leases.add([digest]), work())) });
+    this.layers = new LayerStore(this.#directory, { protect: (digest, work) => this.#locked(async () => (await this.#leases.add([digest]), work())) });
   }
 
   async prepare(): Promise<void> {
@@ -110,7 +110,7 @@ export class LocalImageStore implements ImageStore {
 
   async rootFilesystem(image: Image): Promise<RootFilesystem> {
     const stored = await this.#hold(await this.#stored(image));
-    const layers = stored.layers.map(({ digest }) => this.layers.path(digest)).reverse();
+    const layers = stored.layers.map(({ digest }) => this.layers.path(digest)).toReversed();
     const parts = await Promise.all(stored.hostParts.map(async (target) => ({ target, layers: [...(await directoriesAt(layers, target)), target] })));
     return {
       digest: stored.digest,

@@ -8,6 +8,7 @@ import type { Writable } from "node:stream";
 import { fileURLToPath } from "node:url";
 import { MwError } from "../core/errors.ts";
 import { bytesField, DATA_BYTES, dataHead, decodeEvent, decodeFrames, encodeEntry, encodeFrame, FIELD, FRAME, numberField, REF_FATAL, type Frame } from "./frames.ts";
+import { ownersMode } from "./owners.ts";
 import type { Refusal, TreeEntry, TreeEvent } from "./tree.ts";
 
 const PROGRAM = fileURLToPath(new URL("../../dist-native/unpack", import.meta.url));
@@ -33,9 +34,9 @@ export class TreeWriter {
   #fatal: MwError | null = null;
   #ref = 0;
 
-  /** `directory` exists. Owners are kept as they are, or with `flatten` all become the caller's. */
-  constructor(directory: string, options: { readonly flatten: boolean }) {
-    this.#child = start("write", directory, options.flatten ? ["flatten"] : [], "pipe");
+  /** `directory` exists. */
+  constructor(directory: string) {
+    this.#child = start("write", directory, ownersArguments(), "pipe");
     this.#answers = this.#readAnswers(directory);
     // Reported by `finish`; a push that hits the closed pipe waits for it too.
     this.#answers.catch(() => undefined);
@@ -103,12 +104,32 @@ export class TreeWriter {
   }
 }
 
-/** Reads a tree as events. `readable` leaves out what the caller may not read instead of failing. */
-export async function* readTree(directory: string, options: { readonly readable?: boolean } = {}): AsyncGenerator<TreeEvent> {
-  for await (const frame of stream(options.readable === true ? "readable" : "read", directory)) {
+/** Reads a tree that was made here (or by a machine), with the owners that it has inside. */
+export async function* readTree(directory: string): AsyncGenerator<TreeEvent> {
+  for await (const frame of stream("read", directory, ownersArguments())) {
     const event = decodeEvent(frame);
     if (event !== null) yield event;
   }
+}
+
+/**
+ * Reads a tree of the host's. `readable` leaves out what the caller may not read instead of failing. What belongs to the caller, an ordinary user, becomes root's:
+ * that is who made it from the image's point of view.
+ */
+export async function* readHostTree(directory: string, options: { readonly readable?: boolean } = {}): AsyncGenerator<TreeEvent> {
+  const [uid, gid] = ownersMode().kind === "kept" ? [0, 0] : [process.getuid?.(), process.getgid?.()];
+  for await (const frame of stream(options.readable === true ? "readable" : "read", directory)) {
+    const event = decodeEvent(frame);
+    if (event?.type === "entry") yield { type: "entry", entry: { ...event.entry, uid: event.entry.uid === uid ? 0 : event.entry.uid, gid: event.entry.gid === gid ? 0 : event.entry.gid } };
+    else if (event !== null) yield event;
+  }
+}
+
+/** `kept` owners need no options; others are told how. */
+function ownersArguments(): readonly string[] {
+  const mode = ownersMode();
+  if (mode.kind === "mapped") return ["mapped", String(mode.firstUid), String(mode.firstGid)];
+  return mode.kind === "flattened" ? ["flatten"] : [];
 }
 
 /** Entries below the directory that not everybody may read, sockets and devices, and names that are known to hold secrets; not what is below them. */
@@ -130,11 +151,11 @@ export async function treeFingerprint(directory: string): Promise<string> {
 
 /** Removes a tree of any depth, never following links. Nothing there is no error. */
 export async function removeTree(path: string): Promise<void> {
-  for await (const frame of stream("remove", path)) void frame;
+  for await (const frame of stream("remove", path, ownersArguments())) void frame;
 }
 
-async function* stream(command: string, path: string): AsyncGenerator<Frame> {
-  const child = start(command, path, [], "ignore");
+async function* stream(command: string, path: string, options: readonly string[] = []): AsyncGenerator<Frame> {
+  const child = start(command, path, options, "ignore");
   const exited = exitOf(child);
   let done = command === "remove";
   try {

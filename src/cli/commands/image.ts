@@ -77,16 +77,18 @@ export async function show(this: AppContext, flags: OutputFlags, reference: stri
   for (const [key, value] of lines) printLine(this, `${key.padEnd(11)}${printable(value)}`);
 }
 
-export async function tag(this: AppContext, _flags: Record<never, never>, reference: string, name: string): Promise<void> {
+export async function tag(this: AppContext, flags: OutputFlags, reference: string, name: string): Promise<void> {
   const store = await openStore(this);
   const image = await store.find(reference);
   if (image === null) throw new MwError("not_found", `there is no image ${JSON.stringify(reference)} here`, { fix: `mw image pull ${reference}` });
   await store.tag(image, name);
+  if (flags.json) printJson(this, { name, image: describe(image) });
 }
 
-export async function remove(this: AppContext, _flags: Record<never, never>, ...names: string[]): Promise<void> {
+export async function remove(this: AppContext, flags: OutputFlags, ...names: string[]): Promise<void> {
   const store = await openStore(this);
   for (const name of names) await store.remove(name);
+  if (flags.json) printJson(this, { removed: names });
 }
 
 export async function collect(this: AppContext, flags: OutputFlags): Promise<void> {
