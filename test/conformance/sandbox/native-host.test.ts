@@ -1,0 +1,152 @@
+/** What the host sees of the native backend: nothing is left of machines, whoever dies and how. */
+import { spawn } from "node:child_process";
+import { mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { afterAll, afterEach, beforeAll, expect, test } from "vitest";
+import { openNativeBackend, runDirectory, type NativeBackend } from "../../../src/sandbox/index.ts";
+import { leftovers, leftoversAfter } from "../../support/leftovers.ts";
+import { makeTestRoot, type TestRoot } from "../../support/rootfs.ts";
+import { sh, sleep, until } from "./fixture.ts";
+
+let base = "";
+let image: TestRoot;
+let homes = 0;
+const opened: NativeBackend[] = [];
+
+beforeAll(() => {
+  base = mkdtempSync(join(tmpdir(), "mw-host-"));
+  image = makeTestRoot(base);
+});
+afterEach(async () => {
+  await Promise.all(opened.splice(0).map((backend) => backend.close()));
+});
+afterAll(() => rmSync(base, { recursive: true, force: true }));
+
+const freshHome = (): string => {
+  const home = join(base, `home-${homes++}`);
+  mkdirSync(home);
+  return home;
+};
+
+async function open(home: string): Promise<NativeBackend> {
+  const backend = await openNativeBackend({ home, log: () => undefined });
+  opened.push(backend);
+  return backend;
+}
+
+function spawnerPid(home: string): number {
+  return Number(readFileSync(join(home, "lock"), "utf8"));
+}
+
+test("100 machines with commands, files, services and background processes leave nothing, and no descriptor", async () => {
+  const home = freshHome();
+  const backend = await open(home);
+  const descriptors = (): number => readdirSync(`/proc/${spawnerPid(home)}/fd`).length;
+  const round = async (): Promise<void> => {
+    const sandboxes = await Promise.all(Array.from({ length: 10 }, () => backend.create({ root: image.root, services: [{ port: 80, target: "/nowhere" }] })));
+    await Promise.all(sandboxes.map(async (sandbox, i) => {
+      await sh(sandbox, "setsid sleep 1000 >/dev/null 2>&1 & echo x > /f; (nc 127.0.0.1 80 &) ; exit 0");
+      await sandbox.files.write("/g", "y");
+      if (i % 3 === 0) await (await sandbox.seal()).release();
+      else await sandbox.kill();
+    }));
+  };
+  await round();
+  await sleep(200);
+  const [before, mine] = [descriptors(), readdirSync("/proc/self/fd").length];
+  for (let i = 0; i < 9; i++) await round();
+  await sleep(200);
+  expect(leftovers(home)).toEqual([]);
+  expect(descriptors()).toBeLessThanOrEqual(before + 4);
+  expect(readdirSync("/proc/self/fd").length).toBeLessThanOrEqual(mine + 4);
+}, 120_000);
+
+test("the spawner is killed: its machines are lost at once, the next creation works, nothing is left", async () => {
+  const home = freshHome();
+  const backend = await open(home);
+  const [one, two] = [await backend.create({ root: image.root }), await backend.create({ root: image.root, key: "k" })];
+  const running = await one.exec({ command: "sleep 500" });
+  const workspaceOf = await backend.create({ root: image.root });
+  const workspace = await workspaceOf.seal();
+  process.kill(spawnerPid(home), "SIGKILL");
+  expect(await one.ended).toMatchObject({ reason: "lost" });
+  expect(await two.ended).toMatchObject({ reason: "lost" });
+  expect((await running.exit).ended).toBe("lost");
+  await expect(one.run({ command: "true" })).rejects.toMatchObject({ code: "sandbox_gone" });
+  await one.kill();
+  const three = await backend.create({ root: image.root, key: "k" });
+  expect(three.id).not.toBe(two.id);
+  expect((await sh(three, "echo back")).out).toBe("back\n");
+  await expect(workspace.changes()).rejects.toMatchObject({ code: expect.stringMatching(/sandbox_/) });
+  await workspace.release();
+  await expect(backend.create({ root: image.root, workspace })).rejects.toMatchObject({ code: "not_found" });
+  await backend.close();
+  expect(await leftoversAfter(home, 3000)).toEqual([]);
+});
+
+test("creations that wait while the spawner dies are refused or made, never left hanging", async () => {
+  const home = freshHome();
+  const backend = await open(home);
+  const creations = Array.from({ length: 30 }, () => backend.create({ root: image.root }));
+  setTimeout(() => process.kill(spawnerPid(home), "SIGKILL"), 15);
+  const outcomes = await Promise.allSettled(creations);
+  for (const outcome of outcomes) if (outcome.status === "rejected") expect(outcome.reason).toMatchObject({ code: expect.stringMatching(/sandbox_/) });
+  expect((await sh(await backend.create({ root: image.root }), "echo back")).out).toBe("back\n");
+  await backend.close();
+  expect(await leftoversAfter(home, 3000)).toEqual([]);
+});
+
+test("the controller is killed: machines, groups, sockets and the spawner go with it", async () => {
+  const home = freshHome();
+  const script = join(base, "controller.mjs");
+  const index = new URL("../../../dist/sandbox/index.js", import.meta.url).pathname;
+  writeFileSync(script, `const { openNativeBackend } = await import(${JSON.stringify(index)});
+    const backend = await openNativeBackend({ home: process.argv[2] });
+    const root = JSON.parse(process.argv[3]);
+    const machines = await Promise.all([1, 2, 3].map(() => backend.create({ root })));
+    for (const machine of machines) await machine.exec({ command: "setsid sleep 500 & sleep 500" });
+    await machines[0].seal();
+    console.log("ready"); setInterval(() => {}, 1000);`);
+  const child = spawn(process.execPath, [script, home, JSON.stringify(image.root)], { stdio: ["ignore", "pipe", "inherit"] });
+  await new Promise<void>((resolve, reject) => {
+    child.stdout.once("data", () => resolve());
+    child.once("exit", (code) => reject(new Error(`the controller ended with ${code}`)));
+  });
+  expect(leftovers(home).length).toBeGreaterThan(0);
+  await expect(openNativeBackend({ home })).rejects.toMatchObject({ code: "busy", facts: { pid: spawnerPid(home) } });
+  const pid = spawnerPid(home);
+  child.kill("SIGKILL");
+  expect(await leftoversAfter(home, 5000)).toEqual([]);
+  await until("the spawner is gone", () => !readdirSync("/proc").includes(String(pid)));
+  // The lock is free again.
+  expect((await sh(await (await open(home)).create({ root: image.root }), "echo next")).out).toBe("next\n");
+});
+
+test("both are killed: machines end themselves, the next controller finds and leaves nothing", async () => {
+  const home = freshHome();
+  const first = await open(home);
+  await Promise.all([1, 2, 3].map(() => first.create({ root: image.root })));
+  process.kill(spawnerPid(home), "SIGKILL");
+  await sleep(50);
+  const second = await open(home);
+  await until("the sweep is complete", () => leftovers(home).length === 0);
+  expect(await second.epoch).toBeGreaterThan(1);
+  await second.close();
+  expect(readdirSync(join(runDirectory(home), "..")).includes(runDirectory(home).split("/").at(-1) ?? "")).toBe(false);
+});
+
+test("a second backend on one data directory is refused and disturbs nothing", async () => {
+  const home = freshHome();
+  const sandbox = await (await open(home)).create({ root: image.root });
+  for (let i = 0; i < 3; i++) await expect(openNativeBackend({ home })).rejects.toMatchObject({ code: "busy" });
+  expect((await sh(sandbox, "echo alive")).out).toBe("alive\n");
+});
+
+test("closing twice, and creating after it", async () => {
+  const backend = await open(freshHome());
+  const sandbox = await backend.create({ root: image.root });
+  await Promise.all([backend.close(), backend.close()]);
+  expect((await sandbox.ended).reason).toMatch(/killed|lost/);
+  await expect(backend.create({ root: image.root })).rejects.toMatchObject({ code: "sandbox_gone" });
+});
