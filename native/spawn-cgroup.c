@@ -267,7 +267,8 @@ static int set_limits(const struct create_request *request, int memory, int pids
 	return 0;
 }
 
-int cgroup_make(struct machine *machine, const struct create_request *request, int procs[PLAN_CGROUPS], int *count, struct failure *failure)
+int cgroup_make(struct machine *machine, const struct create_request *request, int procs[PLAN_CGROUPS], int *count, int *unified,
+		struct failure *failure)
 {
 	int dirs[HIERARCHIES] = {-1, -1, -1, -1};
 	*count = 0;
@@ -277,14 +278,19 @@ int cgroup_make(struct machine *machine, const struct create_request *request, i
 		if (parents[i] < 0 || (i == H_CPU && !request->cpu_milli)) continue;
 		if (mkdirat(parents[i], machine->id, 0755) < 0) error = errno;
 		else if ((dirs[i] = openat(parents[i], machine->id, O_RDONLY | O_DIRECTORY | O_CLOEXEC)) < 0) error = errno;
-		else if ((procs[*count] = openat(dirs[i], "cgroup.procs", O_WRONLY | O_CLOEXEC)) < 0) error = errno;
+		/*
+		 * v1's `tasks` moves the one thread that writes "0" without the lock over all processes of the host that `cgroup.procs` takes, which waits
+		 * for every processor: milliseconds on a busy host.
+		 */
+		else if ((procs[*count] = openat(dirs[i], i == H_UNIFIED ? "cgroup.procs" : "tasks", O_WRONLY | O_CLOEXEC)) < 0) error = errno;
 		else ++*count;
 	}
 	bool v2 = S.cgroups == CGROUPS_V2;
 	if (!error && set_limits(request, v2 ? dirs[H_UNIFIED] : dirs[H_MEMORY], v2 ? dirs[H_UNIFIED] : dirs[H_PIDS], v2 ? dirs[H_UNIFIED] : dirs[H_CPU],
 				 machine->disk_bytes) < 0)
 		error = errno;
-	for (int i = 0; i < HIERARCHIES; i++)
+	*unified = dirs[H_UNIFIED];
+	for (int i = 0; i < H_UNIFIED; i++)
 		if (dirs[i] >= 0) close(dirs[i]);
 	return error ? fail_errno(failure, error, "making the control groups of %s", machine->id) : 0;
 }

@@ -66,7 +66,7 @@ static _Noreturn void fail(struct child_plan *plan, enum child_step step)
 
 static void enter_cgroups(struct child_plan *plan)
 {
-	for (int i = 0; i < plan->cgroups; i++) TRY(STEP_CGROUP, write(plan->cgroup_procs[i], "0", 1));
+	for (int i = 0; i < plan->enter; i++) TRY(STEP_CGROUP, write(plan->cgroup_procs[i], "0", 1));
 	/* Now, not in clone: its root is to be the machine's own group, so that no name of ours is visible inside. */
 	TRY(STEP_CGROUP, unshare(CLONE_NEWCGROUP));
 }

@@ -53,6 +53,8 @@ struct child_part {
 struct child_plan {
 	int cgroup_procs[PLAN_CGROUPS];
 	int cgroups;
+	int enter; /* how many of them the child enters itself */
+	int unified; /* directory of the v2 group, the one whose file is the last of `cgroup_procs`; -1: none */
 	int nursery;
 	int netns;
 	int userns; /* -1: the `namespaces` profile */

@@ -19,6 +19,9 @@
 #define SYS_fsconfig 431
 #define SYS_fsmount 432
 #endif
+#ifndef SYS_clone3
+#define SYS_clone3 435
+#endif
 #ifndef SYS_close_range
 #define SYS_close_range 436
 #endif
@@ -47,6 +50,11 @@ struct mw_mount_attr {
 	uint64_t propagation;
 	uint64_t userns_fd;
 };
+
+struct mw_clone_args {
+	uint64_t flags, pidfd, child_tid, parent_tid, exit_signal, stack, stack_size, tls, set_tid, set_tid_size, cgroup;
+};
+#define MW_CLONE_INTO_CGROUP 0x200000000ull
 
 static inline int k_open_tree(int dir, const char *path, unsigned flags) { return (int)syscall(SYS_open_tree, dir, path, flags); }
 static inline int k_move_mount(int from, const char *path, int to, const char *target, unsigned flags)

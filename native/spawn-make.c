@@ -35,6 +35,7 @@ static void transient_close(struct transient *transient)
 {
 	struct child_plan *plan = &transient->plan;
 	for (int i = 0; i < plan->cgroups; i++) close(plan->cgroup_procs[i]);
+	close_fd(&plan->unified);
 	for (int i = 0; i < plan->layer_count; i++) close(plan->layers[i]);
 	close_fd(&plan->scratch);
 	close_fd(&plan->userns);
@@ -129,7 +130,7 @@ static int plan_everything(struct machine *machine, struct transient *transient,
 	plan->scratch = clone_mount(machine->scratch, "", machine->userns_fd, failure);
 	if (plan->scratch < 0) return -1;
 	if (plan_layers(machine, plan, request, failure) < 0) return -1;
-	if (cgroup_make(machine, request, plan->cgroup_procs, &plan->cgroups, failure) < 0) return -1;
+	if (cgroup_make(machine, request, plan->cgroup_procs, &plan->cgroups, &plan->unified, failure) < 0) return -1;
 	int netns = netns_take(failure);
 	if (netns < 0) return -1;
 	plan->netns = fcntl(netns, F_DUPFD_CLOEXEC, 0);
@@ -163,6 +164,7 @@ static int plan_everything(struct machine *machine, struct transient *transient,
 
 static int run_child(struct machine *machine, struct child_plan *plan, struct failure *failure)
 {
+	static bool no_clone3;
 	static char *stack;
 	if (!stack) {
 		stack = mmap(NULL, STACK_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -173,7 +175,20 @@ static int run_child(struct machine *machine, struct child_plan *plan, struct fa
 	}
 	int pidfd = -1;
 	const int flags = CLONE_VM | CLONE_VFORK | CLONE_FILES | CLONE_NEWPID | CLONE_NEWIPC | CLONE_NEWUTS | CLONE_PIDFD | SIGCHLD;
-	machine->pid = clone(child_main, stack + STACK_BYTES, flags, plan, &pidfd);
+	machine->pid = -1;
+	if (plan->unified >= 0 && !no_clone3) {
+		struct mw_clone_args arguments = {.flags = (uint64_t)(flags & ~0xff) | MW_CLONE_INTO_CGROUP, .pidfd = (uint64_t)(uintptr_t)&pidfd, .exit_signal = SIGCHLD,
+						  .stack = (uint64_t)(uintptr_t)stack, .stack_size = STACK_BYTES, .cgroup = (uint64_t)plan->unified};
+		/* Born in the v2 group: one group less to enter. */
+		plan->enter = plan->cgroups - 1;
+		machine->pid = clone_into(&arguments, child_main, plan);
+		/* A filter around us may hide clone3; an old kernel does not know the flag. */
+		no_clone3 = machine->pid < 0 && (errno == ENOSYS || errno == E2BIG || errno == EINVAL || errno == EPERM);
+	}
+	if (machine->pid < 0 && (plan->unified < 0 || no_clone3)) {
+		plan->enter = plan->cgroups;
+		machine->pid = clone(child_main, stack + STACK_BYTES, flags, plan, &pidfd);
+	}
 	if (machine->pid < 0) return fail_errno(failure, errno, "making the namespaces of %s", machine->id);
 	if (plan->step != STEP_NONE) {
 		waitpid(machine->pid, NULL, __WALL);
@@ -281,7 +296,7 @@ struct machine *make_machine(const struct create_request *request, struct failur
 	machine_add(machine);
 	static struct transient transient;
 	memset(&transient, 0, sizeof transient);
-	transient.plan.scratch = transient.plan.resolv = transient.plan.listener = transient.plan.handover = transient.plan.userns = transient.plan.netns = -1;
+	transient.plan.scratch = transient.plan.resolv = transient.plan.listener = transient.plan.handover = transient.plan.userns = transient.plan.netns = transient.plan.unified = -1;
 	for (int i = 0; i < 2; i++) transient.handover[i] = transient.lifeline[i] = -1;
 	int result = machine->userns ? userns_slot_take(&machine->slot, &machine->userns_fd, failure) : 0;
 	if (result == 0) result = bring_up(machine, &transient, request, failure);

@@ -9,6 +9,7 @@
  *   spawn-memory.c     memory limits beside disk use     spawn-forward.c    service ports
  *   spawn-netns.c      network namespaces                spawn-sweep.c      what earlier spawners left
  *   spawn-slirp.c      public networks                   spawn-helper.c     processes beside a machine
+ *   spawn-clone.c      a process born in its group
  *   spawn-table.c      machines by id
  */
 #ifndef MW_SPAWN_H
@@ -217,6 +218,10 @@ struct create_request {
 };
 struct machine *make_machine(const struct create_request *request, struct failure *failure);
 
+/* spawn-clone.c */
+struct mw_clone_args;
+pid_t clone_into(struct mw_clone_args *arguments, int (*function)(void *), void *context);
+
 /* spawn-end.c */
 void machine_end(struct machine *machine, enum end_reason reason);
 void machine_wait(struct machine *machine, uint32_t ref);
@@ -248,7 +253,8 @@ void scratch_check_full(struct machine *machine);
 
 /* spawn-cgroup.c */
 void cgroups_start(void);
-int cgroup_make(struct machine *machine, const struct create_request *request, int procs[PLAN_CGROUPS], int *count, struct failure *failure);
+int cgroup_make(struct machine *machine, const struct create_request *request, int procs[PLAN_CGROUPS], int *count, int *unified,
+		struct failure *failure);
 bool cgroup_kill(const struct machine *machine);
 int cgroup_freeze(struct machine *machine, bool frozen, struct failure *failure);
 /* False while something is left. */
