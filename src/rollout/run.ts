@@ -9,7 +9,7 @@ import type { Harness, Upstream } from "../harness/harness.ts";
 import type { ImageStore } from "../image/image.ts";
 import type { SandboxBackend } from "../sandbox/sandbox.ts";
 import { FileLog } from "../store/file-log.ts";
-import { createRunDirectory, eventsFile, runDirectory } from "../store/run-directory.ts";
+import { createRunDirectory, eventsFile, runDirectory, sweepRuns } from "../store/run-directory.ts";
 import { loadTask } from "../task/load-task.ts";
 import type { Task } from "../task/task.ts";
 import { createVerifier } from "../task/verify/verify.ts";
@@ -73,6 +73,7 @@ export async function startRun(dependencies: RunDependencies, request: NewRun, a
   const readable = await firstGroup(planOf(request), () => undefined);
   const machines = await dependencies.openMachines();
   try {
+    await sweepRuns(home);
     const plan = await firstGroup(readable, checker(dependencies, request, harnesses, machines));
     // An image that every task is to use is there before anything starts.
     if (request.image !== null) await machines.images.resolve(request.image, { progress: (message) => dependencies.observer.note(message) });
@@ -100,6 +101,7 @@ export async function resumeRun(dependencies: RunDependencies, run: RunId, apiKe
   const config = { ...(await readRunConfig(dependencies.home, run)), ...overrides };
   const machines = await dependencies.openMachines();
   try {
+    await sweepRuns(dependencies.home);
     const state = new RunState();
     const log = await openLog(dependencies, config, machines, state);
     if (state.status === "finished") {

@@ -38,6 +38,12 @@ export async function createRunDirectory(home: string, run: RunId, document: unk
   }
 }
 
+/** Takes away what a controller left that died while it made a directory. For the owner of the data directory. */
+export async function sweepRuns(home: string): Promise<void> {
+  const names = await readdir(runsDirectory(home)).catch(() => []);
+  for (const name of names) if (/^\.run.*\.new$/.test(name)) await rm(join(runsDirectory(home), name), { recursive: true, force: true });
+}
+
 export async function readRunDocument(home: string, run: RunId): Promise<unknown> {
   const path = join(runDirectory(home, run), "run.json");
   let text: string;

@@ -4,7 +4,7 @@ import { existsSync, readdirSync, readFileSync } from "node:fs";
 import { join } from "node:path";
 import { expect } from "vitest";
 import { seededRandom } from "../../src/core/runtime.ts";
-import { leftoversAfter } from "../support/leftovers.ts";
+import { leftoversAfter, machines } from "../support/leftovers.ts";
 
 const MAIN = join(import.meta.dirname, "../../dist/cli/main.js");
 
@@ -25,29 +25,61 @@ interface LoggedEvent {
 }
 
 export async function killAndResume(options: KillOptions): Promise<void> {
-  if (!existsSync(MAIN)) throw new Error(`${MAIN} is missing: run npm run build first`);
-  const { home, tasks, attempts, concurrency } = options;
+  const { home, tasks, attempts } = options;
   const random = seededRandom(options.seed);
-  const args = ["run", ...tasks, "--harness", "oracle", "-n", String(attempts), "--concurrency", String(concurrency), "--seed", "1", "--json", "--quiet"];
+  const args = runArguments(options);
+  await prepare(home);
   let run: string | null = null;
   for (let kill = 0; kill < options.kills; kill++) {
     const child = start(home, run === null ? args : ["resume", run, "--json", "--quiet"]);
-    await delay(50 + random() * options.withinMs);
+    await delay(random() * options.withinMs);
     child.kill("SIGKILL");
     await ended(child);
     // Whoever kills early enough has killed a run that had not begun.
-    run ??= readdirSync(join(home, "runs"), { withFileTypes: true }).find((entry) => entry.name.startsWith("run"))?.name ?? null;
-    expect(await leftoversAfter(home, 10_000)).toEqual([]);
+    run ??= existsSync(join(home, "runs")) ? (readdirSync(join(home, "runs")).find((name) => name.startsWith("run")) ?? null) : null;
+    expect(await leftoversAfter(home, 10_000, machines)).toEqual([]);
   }
-  const child = start(home, run === null ? args : ["resume", run, "--json", "--quiet"]);
+  await checkEnd(home, start(home, run === null ? args : ["resume", run, "--json", "--quiet"]), tasks.length * attempts);
+}
+
+/** The controller goes on by itself: it starts another spawner, and tries again what the dead one took with it. */
+export async function killSpawners(options: KillOptions): Promise<void> {
+  const { home, tasks, attempts } = options;
+  const random = seededRandom(options.seed);
+  await prepare(home);
+  const child = start(home, runArguments(options));
+  const end = checkEnd(home, child, tasks.length * attempts);
+  end.catch(() => undefined);
+  for (let kill = 0; kill < options.kills; kill++) {
+    await delay(500 + random() * options.withinMs);
+    for (const pid of childrenOf(child.pid ?? 0)) process.kill(pid, "SIGKILL");
+  }
+  await end;
+}
+
+function runArguments({ tasks, attempts, concurrency }: KillOptions): readonly string[] {
+  return ["run", ...tasks, "--harness", "oracle", "-n", String(attempts), "--concurrency", String(concurrency), "--seed", "1", "--json", "--quiet"];
+}
+
+/** The image takes longer to prepare than a rollout to run; the kills are meant for the run. */
+async function prepare(home: string): Promise<void> {
+  if (!existsSync(MAIN)) throw new Error(`${MAIN} is missing: run npm run build first`);
+  expect(await ended(start(home, ["image", "pull", "host"]))).toBe(0);
+}
+
+async function checkEnd(home: string, child: ChildProcess, rollouts: number): Promise<void> {
   let stdout = "";
   child.stdout?.on("data", (chunk: Buffer) => (stdout += chunk.toString()));
   expect(await ended(child)).toBe(0);
-  const document = JSON.parse(stdout) as { readonly run: string; readonly rollouts: readonly { readonly outcome: string; readonly reward: number }[] };
-  expect(document.rollouts.length).toBe(tasks.length * attempts);
-  for (const { outcome, reward } of document.rollouts) expect({ outcome, reward }).toEqual({ outcome: "scored", reward: 1 });
-  checkLog(join(home, "runs", document.run, "events.jsonl"), tasks.length * attempts);
+  const document = JSON.parse(stdout) as { readonly run: string; readonly rollouts: readonly { readonly outcome: string; readonly reward: number; readonly error: unknown }[] };
+  expect(document.rollouts.length).toBe(rollouts);
+  for (const { outcome, reward, error } of document.rollouts) expect({ outcome, reward, error }).toEqual({ outcome: "scored", reward: 1, error: null });
+  checkLog(join(home, "runs", document.run, "events.jsonl"), rollouts);
   expect(await leftoversAfter(home, 10_000)).toEqual([]);
+}
+
+function childrenOf(pid: number): readonly number[] {
+  return readFileSync(`/proc/${pid}/task/${pid}/children`, "utf8").split(" ").filter((text) => text !== "").map(Number);
 }
 
 /** One terminal record each, and nothing of a rollout after it. */

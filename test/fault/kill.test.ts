@@ -3,7 +3,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { afterAll, describe, it } from "vitest";
 import { writeTask } from "../support/tasks.ts";
-import { killAndResume } from "./controller-kill.ts";
+import { killAndResume, killSpawners } from "./controller-kill.ts";
 
 const place = mkdtempSync(join(tmpdir(), "mw-kill-"));
 afterAll(() => rmSync(place, { recursive: true, force: true }));
@@ -11,6 +11,13 @@ afterAll(() => rmSync(place, { recursive: true, force: true }));
 describe("kill -9 of the controller", () => {
   it("loses nothing, repeats nothing, leaves nothing", async () => {
     const tasks = [writeTask(join(place, "a")), writeTask(join(place, "b"))];
-    await killAndResume({ home: join(place, "home"), tasks, attempts: 10, kills: 4, concurrency: 4, seed: "kill", withinMs: 2500 });
+    await killAndResume({ home: join(place, "home"), tasks, attempts: 10, kills: 4, concurrency: 4, seed: "kill", withinMs: 3000 });
+  }, 180_000);
+});
+
+describe("kill -9 of the spawner", () => {
+  it("costs the rollouts under way a try, and nothing else", async () => {
+    const tasks = [writeTask(join(place, "c")), writeTask(join(place, "d"))];
+    await killSpawners({ home: join(place, "home-2"), tasks, attempts: 10, kills: 1, concurrency: 4, seed: "spawner", withinMs: 1500 });
   }, 180_000);
 });

@@ -1,9 +1,23 @@
-/** What a data directory's machines left on the host: processes, control groups, mounts, sockets, half-made files. Empty when nothing did. */
+/**
+ * What a data directory's machines left on the host: processes, control groups, mounts, sockets, half-made files. Empty when nothing did. A controller that was
+ * killed leaves half-made files to the next one.
+ */
 import { existsSync, readdirSync, readFileSync, realpathSync } from "node:fs";
 import { join } from "node:path";
 import { runDirectory } from "../../src/sandbox/backends/native/run-directory.ts";
 
 export function leftovers(home: string): readonly string[] {
+  if (!existsSync(home)) return [];
+  return [
+    ...machines(home),
+    ...halfMade(join(home, "runs")),
+    ...names(join(home, "build")).filter((name) => name !== "cache").map((name) => `build ${name}`),
+  ];
+}
+
+/** Only what lives or is mounted. */
+export function machines(home: string): readonly string[] {
+  if (!existsSync(home)) return [];
   const sockets = runDirectory(home);
   const hash = sockets.split("/").at(-1) ?? "";
   return [
@@ -11,17 +25,15 @@ export function leftovers(home: string): readonly string[] {
     ...groups("/sys/fs/cgroup", `manyworlds-${hash}`, 4),
     ...mounts([realpathSync(home), sockets]),
     ...names(sockets).map((name) => `socket directory ${join(sockets, name)}`),
-    ...halfMade(join(home, "runs")),
-    ...names(join(home, "build")).filter((name) => name !== "cache").map((name) => `build ${name}`),
   ];
 }
 
 /** Polls, because what a killed process held is given back by the kernel a moment later. */
-export async function leftoversAfter(home: string, ms: number): Promise<readonly string[]> {
+export async function leftoversAfter(home: string, ms: number, left = leftovers): Promise<readonly string[]> {
   const end = Date.now() + ms;
   for (;;) {
-    const left = leftovers(home);
-    if (left.length === 0 || Date.now() > end) return left;
+    const found = left(home);
+    if (found.length === 0 || Date.now() > end) return found;
     await new Promise((resolve) => setTimeout(resolve, 50));
   }
 }
