@@ -26,7 +26,8 @@ function get(): Spawner {
   return spawner;
 }
 
-beforeAll(async () => {
+beforeAll(() => {
+  if (process.getuid?.() !== 0) throw new Error("These tests need root; the ordinary user's are in spawner-user.test.ts");
   bare = makeBareMachine();
 });
 
@@ -103,9 +104,17 @@ function programOf(pid: number): string {
 
 const alive = (pid: number): boolean => programOf(pid) !== "";
 
-describe("a machine", () => {
-  beforeAll(() => expect(process.getuid?.(), "these tests need root").toBe(0));
+/** Those of this spawner. */
+function slirps(): number[] {
+  const children = readFileSync(`/proc/${get().hello.pid}/task/${get().hello.pid}/children`, "utf8").trim().split(" ").map(Number);
+  return children.filter((pid) => programOf(pid).endsWith("slirp4netns"));
+}
 
+function outsideAddresses(): string[] {
+  return Object.values(networkInterfaces()).flatMap((list) => (list ?? []).filter((entry) => entry.family === "IPv4" && !entry.internal).map((entry) => entry.address));
+}
+
+describe("a machine", () => {
   test("is root over its own ids, files and processes, and over nothing else", async () => {
     await start();
     const created = await create({ id: "a", hostname: "box" });
@@ -298,6 +307,7 @@ test("a host without descriptors refuses machines, loses none, and makes some ag
   writeFileSync(program, `#!/bin/sh\nulimit -n 1024\nexec ${PROGRAMS.spawn} "$@"\n`, { mode: 0o755 });
   await start({ program });
   const made: string[] = [];
+  const codes = new Set<string>();
   // What waits ready-made is given up with a failed creation, so the first failure need not be the last creation.
   for (let i = 0, failures = 0; failures < 20; i++) {
     expect(i).toBeLessThan(500);
@@ -306,10 +316,11 @@ test("a host without descriptors refuses machines, loses none, and makes some ag
       made.push(`m${i}`);
       failures = 0;
     } catch (error) {
-      expect(error).toMatchObject({ code: "host_exhausted" });
+      codes.add((error as { readonly code: string }).code);
       failures++;
     }
   }
+  expect([...codes]).toEqual(["host_exhausted"]);
   expect(made.length).toBeGreaterThan(100);
   for (const id of made.slice(0, 10)) await get().kill(id);
   for (let i = 0; i < 5; i++) await create({ id: `again${i}` });
@@ -381,16 +392,16 @@ describe("services", () => {
   test("a slow reader inside holds the sender back, and a machine's end closes its connections", async () => {
     await start();
     let sent = 0;
-    let closed = false;
+    const state = { closed: false };
     const path = await target("flood.sock", (socket) => {
       const chunk = Buffer.alloc(65536, 120);
       const pump = (): void => {
-        while (!closed && socket.write(chunk)) sent += chunk.length;
+        while (!state.closed && socket.write(chunk)) sent += chunk.length;
       };
       socket.on("drain", pump);
       socket.on("error", () => undefined);
       socket.on("close", () => {
-        closed = true;
+        state.closed = true;
       });
       socket.resume();
       pump();
@@ -404,7 +415,7 @@ describe("services", () => {
     expect(sent).toBe(before);
     expect(sent).toBeLessThan(32 * MiB);
     await get().kill("a");
-    await until(() => closed, "the connection is closed");
+    await until(() => state.closed, "the connection is closed");
     expect(traces()).toEqual(NOTHING);
   });
 
@@ -460,16 +471,6 @@ describe("a public network", () => {
     await create({ id: "a" });
     expect(await sh("a", "ip link | grep -c mtu; nc -w 1 10.0.2.2 80 </dev/null || echo UNREACHABLE")).toMatch(/^1\n[^]*UNREACHABLE/);
   });
-
-  /** Those of this spawner. */
-  function slirps(): number[] {
-    const children = readFileSync(`/proc/${get().hello.pid}/task/${get().hello.pid}/children`, "utf8").trim().split(" ").map(Number);
-    return children.filter((pid) => programOf(pid).endsWith("slirp4netns"));
-  }
-
-  function outsideAddresses(): string[] {
-    return Object.values(networkInterfaces()).flatMap((list) => (list ?? []).filter((entry) => entry.family === "IPv4" && !entry.internal).map((entry) => entry.address));
-  }
 });
 
 describe("deaths", () => {
