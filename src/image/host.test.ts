@@ -8,11 +8,13 @@ import type { RootFilesystem } from "../sandbox/sandbox.ts";
 import { etcEvents } from "./host-etc.ts";
 import { openImageStore } from "./store.ts";
 
+function overlay(layers: readonly string[], index: number, target: string): string {
+  return `mkdir -p "$0/u${index}" "$0/w${index}" && mount -t overlay none -o "lowerdir=${layers.join(":")},upperdir=$0/u${index},workdir=$0/w${index}" "$0/m${target}"`;
+}
+
 /** Mounts the root as a machine would and runs the script in it, in a chroot. */
 function inRoot(root: RootFilesystem, script: string): string {
   const at = mkdtempSync(join(tmpdir(), "mw-host-"));
-  const overlay = (layers: readonly string[], index: number, target: string): string =>
-    `mkdir -p "$0/u${index}" "$0/w${index}" && mount -t overlay none -o "lowerdir=${layers.join(":")},upperdir=$0/u${index},workdir=$0/w${index}" "$0/m${target}"`;
   const mounts = [`mount -t tmpfs none "$0" && mkdir "$0/m"`, overlay(root.layers, 0, ""), ...root.parts.map((part, index) => overlay(part.layers, index + 1, part.target))];
   try {
     const result = spawnSync("unshare", ["-m", "sh", "-c", `${mounts.join(" && ")} && exec chroot "$0/m" /bin/sh -c "$1"`, at, script], { encoding: "utf8", env: { PATH: process.env["PATH"] ?? "", HOME: "/" } });

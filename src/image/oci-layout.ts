@@ -42,24 +42,30 @@ async function loadLayout(files: FileSet, tag: string | null, label: string, con
   const index = await files.read("index.json", LIMITS.imageManifestBytes);
   if (index === null) throw new MwError("invalid_image", `${label} is no OCI image layout: it has no index.json`, { fix: "for a docker-save archive write docker-archive:PATH, for a plain root write dir:PATH or tar:PATH" });
   const root = choose(parseIndex(index, label), tag, label);
-  const blob = (descriptor: Descriptor): string => `blobs/sha256/${hexOf(descriptor.digest)}`;
   const source = {
     label,
-    manifest: async (descriptor: Descriptor) => collect(await files.stream(blob(descriptor)), LIMITS.imageManifestBytes, label),
-    blob: (descriptor: Descriptor) => files.stream(blob(descriptor)),
+    manifest: async (descriptor: Descriptor) => collect(await files.stream(blobPath(descriptor)), LIMITS.imageManifestBytes, label),
+    blob: (descriptor: Descriptor) => files.stream(blobPath(descriptor)),
   };
   return loadOci(source, root, context.layers, options);
 }
 
 /** The manifest that the tag names; without a tag the only one, or the one for this machine. */
 function choose(manifests: readonly Descriptor[], tag: string | null, label: string): Descriptor {
-  const names = (descriptor: Descriptor): string => descriptor.annotations?.[REF_NAME] ?? "";
-  const candidates = tag === null ? manifests : manifests.filter((descriptor) => names(descriptor) === tag || names(descriptor).endsWith(`:${tag}`));
+  const candidates = tag === null ? manifests : manifests.filter((descriptor) => nameOf(descriptor) === tag || nameOf(descriptor).endsWith(`:${tag}`));
   const [only] = candidates;
   if (candidates.length === 1 && only !== undefined) return only;
-  const known = [...new Set(manifests.map(names).filter((name) => name !== ""))];
+  const known = [...new Set(manifests.map(nameOf).filter((name) => name !== ""))];
   const listed = known.length > 0 ? `it has ${known.slice(0, 20).join(", ")}` : "its images have no tags";
   if (candidates.length === 0) throw new MwError("invalid_image", `${label} holds no image${tag === null ? "" : ` with the tag ${tag}`}: ${listed}`, { fix: "write oci:PATH:TAG with one of its tags" });
   if (candidates.every((descriptor) => descriptor.platform)) return forThisMachine(candidates, label);
   throw new MwError("invalid_image", `${label} holds ${candidates.length} images: ${listed}`, { fix: "write oci:PATH:TAG with one of its tags" });
+}
+
+function blobPath(descriptor: Descriptor): string {
+  return `blobs/sha256/${hexOf(descriptor.digest)}`;
+}
+
+function nameOf(descriptor: Descriptor): string {
+  return descriptor.annotations?.[REF_NAME] ?? "";
 }

@@ -100,18 +100,6 @@ describe("images of other tools", () => {
 });
 
 describe("images that are not what they say", () => {
-  /** A copy of the layout to damage. */
-  const copied = (): string => {
-    const path = join(temporaryDirectory(), "copy");
-    cpSync(layout, path, { recursive: true });
-    return path;
-  };
-  const blobs = (path: string): { name: string; size: number; json: Record<string, unknown> | null }[] =>
-    readdirSync(join(path, "blobs/sha256")).map((name) => {
-      const bytes = readFileSync(join(path, "blobs/sha256", name));
-      return { name, size: bytes.length, json: bytes[0] === 0x7b ? (JSON.parse(bytes.toString()) as Record<string, unknown>) : null };
-    });
-
   it("refuses damaged blobs of every kind and keeps nothing", async () => {
     for (const kind of ["layers", "manifests", "configs"]) {
       const path = copied();
@@ -128,29 +116,6 @@ describe("images that are not what they say", () => {
       expect(readdirSync(join(home, "images/tmp"))).toEqual([]);
     }
   });
-
-  /** A layout with one image of these layers, whose manifest the test may change. */
-  function handMade(layers: readonly Buffer[], change: (manifest: { layers: object[]; config: object }, config: { rootfs: { diff_ids: string[] } }) => void = () => undefined): string {
-    const path = temporaryDirectory();
-    mkdirSync(join(path, "blobs/sha256"), { recursive: true });
-    const put = (bytes: Buffer): { digest: string; size: number } => {
-      writeFileSync(join(path, "blobs/sha256", digestOf(bytes).slice(7)), bytes);
-      return { digest: digestOf(bytes), size: bytes.length };
-    };
-    const config = { os: "linux", config: {}, rootfs: { type: "layers", diff_ids: layers.map((layer) => digestOf(layer)) } };
-    const manifest = { schemaVersion: 2, config: {} as object, layers: layers.map((layer) => ({ mediaType: "application/vnd.oci.image.layer.v1.tar", ...put(layer) })) as object[] };
-    change(manifest, config);
-    manifest.config = { mediaType: "application/vnd.oci.image.config.v1+json", ...put(Buffer.from(JSON.stringify(config))), ...manifest.config };
-    const descriptor = { mediaType: "application/vnd.oci.image.manifest.v1+json", ...put(Buffer.from(JSON.stringify(manifest))) };
-    const inner = put(Buffer.from(JSON.stringify({ schemaVersion: 2, manifests: [{ ...descriptor, platform: { os: "linux", architecture: "made-up" } }, { ...descriptor, platform: { os: "linux", architecture: process.arch === "x64" ? "amd64" : process.arch } }] })));
-    writeFileSync(join(path, "oci-layout"), '{"imageLayoutVersion":"1.0.0"}');
-    writeFileSync(join(path, "index.json"), JSON.stringify({ schemaVersion: 2, manifests: [{ mediaType: "application/vnd.oci.image.index.v1+json", ...inner }] }));
-    return path;
-  }
-  const resolveLayout = async (path: string): Promise<readonly string[]> => {
-    const store = await openImageStore({ home: temporaryDirectory() });
-    return (await store.rootFilesystem(await store.resolve(`oci:${path}`))).layers;
-  };
 
   it("finds this machine's image in nested indexes", async () => {
     expect(await resolveLayout(handMade([rawTar([{ name: "a", body: "x" }])]))).toHaveLength(1);
@@ -191,3 +156,39 @@ describe("images that are not what they say", () => {
     await expect(store.resolve(`oci:${base}`)).rejects.toMatchObject({ code: "invalid_image" });
   });
 });
+
+/** A copy of the layout to damage. */
+function copied(): string {
+  const path = join(temporaryDirectory(), "copy");
+  cpSync(layout, path, { recursive: true });
+  return path;
+}
+function blobs(path: string): { name: string; size: number; json: Record<string, unknown> | null }[] {
+  return readdirSync(join(path, "blobs/sha256")).map((name) => {
+    const bytes = readFileSync(join(path, "blobs/sha256", name));
+    return { name, size: bytes.length, json: bytes[0] === 0x7b ? (JSON.parse(bytes.toString()) as Record<string, unknown>) : null };
+  });
+}
+
+/** A layout with one image of these layers, whose manifest the test may change. */
+function handMade(layers: readonly Buffer[], change: (manifest: { layers: object[]; config: object }, config: { rootfs: { diff_ids: string[] } }) => void = () => undefined): string {
+  const path = temporaryDirectory();
+  mkdirSync(join(path, "blobs/sha256"), { recursive: true });
+  const put = (bytes: Buffer): { digest: string; size: number } => {
+    writeFileSync(join(path, "blobs/sha256", digestOf(bytes).slice(7)), bytes);
+    return { digest: digestOf(bytes), size: bytes.length };
+  };
+  const config = { os: "linux", config: {}, rootfs: { type: "layers", diff_ids: layers.map((layer) => digestOf(layer)) } };
+  const manifest = { schemaVersion: 2, config: {} as object, layers: layers.map((layer) => ({ mediaType: "application/vnd.oci.image.layer.v1.tar", ...put(layer) })) as object[] };
+  change(manifest, config);
+  manifest.config = { mediaType: "application/vnd.oci.image.config.v1+json", ...put(Buffer.from(JSON.stringify(config))), ...manifest.config };
+  const descriptor = { mediaType: "application/vnd.oci.image.manifest.v1+json", ...put(Buffer.from(JSON.stringify(manifest))) };
+  const inner = put(Buffer.from(JSON.stringify({ schemaVersion: 2, manifests: [{ ...descriptor, platform: { os: "linux", architecture: "made-up" } }, { ...descriptor, platform: { os: "linux", architecture: process.arch === "x64" ? "amd64" : process.arch } }] })));
+  writeFileSync(join(path, "oci-layout"), '{"imageLayoutVersion":"1.0.0"}');
+  writeFileSync(join(path, "index.json"), JSON.stringify({ schemaVersion: 2, manifests: [{ mediaType: "application/vnd.oci.image.index.v1+json", ...inner }] }));
+  return path;
+}
+async function resolveLayout(path: string): Promise<readonly string[]> {
+  const store = await openImageStore({ home: temporaryDirectory() });
+  return (await store.rootFilesystem(await store.resolve(`oci:${path}`))).layers;
+}

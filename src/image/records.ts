@@ -108,7 +108,6 @@ export function nameRecords(directory: string): RecordDirectory<StoredName> {
 
 /** Text that is the same for the same image, whatever order its maps were filled in. */
 export function imageDigest(layers: readonly { readonly digest: string }[], config: ImageConfig, hostParts: readonly string[]): string {
-  const sorted = (map: Readonly<Record<string, string>>): unknown => Object.entries(map).sort(([a], [b]) => (a < b ? -1 : a > b ? 1 : 0));
   const text = JSON.stringify([
     layers.map(({ digest }) => digest),
     sorted(config.env),
@@ -120,4 +119,8 @@ export function imageDigest(layers: readonly { readonly digest: string }[], conf
     ...(hostParts.length > 0 ? [hostParts] : []),
   ]);
   return `sha256:${createHash("sha256").update(text).digest("hex")}`;
+}
+
+function sorted(map: Readonly<Record<string, string>>): unknown {
+  return Object.entries(map).sort(([a], [b]) => (a < b ? -1 : a > b ? 1 : 0));
 }
