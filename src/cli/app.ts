@@ -17,11 +17,12 @@ import { formatError } from "./output.ts";
 import { exportCommand, resumeCommand, runsCommand, showCommand } from "./run-commands.ts";
 import { runCommand } from "./run-flags.ts";
 import { sandboxRoutes } from "./sandbox.ts";
+import { taskRoutes } from "./task.ts";
 import { VERSION } from "./version.ts";
 
 export function buildApp(): Application<AppContext> {
   const root = buildRouteMap<string, AppContext>({
-    routes: { demo: demoCommand, run: runCommand, resume: resumeCommand, runs: runsCommand, show: showCommand, export: exportCommand, sandbox: sandboxRoutes, image: imageRoutes({ build: imageBuildCommand }), doctor: doctorCommand },
+    routes: { demo: demoCommand, run: runCommand, resume: resumeCommand, runs: runsCommand, show: showCommand, export: exportCommand, task: taskRoutes, sandbox: sandboxRoutes, image: imageRoutes({ build: imageBuildCommand }), doctor: doctorCommand },
     docs: { brief: "One machine per rollout: run agents on tasks in sandboxes, grade them elsewhere, lose nothing." },
   });
   return buildApplication(root, {

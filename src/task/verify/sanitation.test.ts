@@ -189,6 +189,7 @@ describe("kept", () => {
       "-/srv/keep": "",
       "/tmp/out.txt": "",
       "/usr/bin/": "",
+      "/usr/lib/python3.11/": "",
       "/logs/agent/log": "",
       "/var/lib/dpkg/status": "",
     });

@@ -97,7 +97,7 @@ async function changedRule(change: WorkspaceChange, path: string, facts: Sanitat
     return "keep";
   }
   // A directory that is still one differs in its mode, or was made anew; its content is judged file by file.
-  if (change.kind === "changed" && change.type === "directory" && before?.type === "directory") return "keep";
+  if (change.kind !== "removed" && change.type === "directory" && before?.type === "directory") return "keep";
   if (matches(zones.config, path)) return "discard";
   const name = posix.basename(path);
   if (name === "conftest.py" || isCustomize(name)) return "discard";
