@@ -34,7 +34,8 @@ export function startDeadline(runtime: Runtime, ms: number | null, what: string,
       return passed;
     },
     clear: () => {
-      stop.abort();
+      // A reason of our own costs no stack trace.
+      stop.abort("cleared");
       parent?.removeEventListener("abort", onParent);
     },
   };

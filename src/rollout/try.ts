@@ -87,7 +87,8 @@ class Try {
 
   async run(): Promise<TryResult> {
     const { task, recorder } = this.#request;
-    await recorder.write("instruction.md", task.instruction);
+    if (task.steps.length === 0) await recorder.write("instruction.md", task.instruction);
+    for (const step of task.steps) await recorder.write(`instruction-${step.name}.md`, step.instruction);
     const root = await this.#services.images.root(task.environment);
     const steps = stepsOf(task);
     const verdicts: Verdict[] = [];

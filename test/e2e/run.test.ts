@@ -132,6 +132,29 @@ describe("mw run", () => {
     });
   });
 
+  it("grades a task step by step, each on what the steps before it left, and stops where a step falls short", async () => {
+    const stepped = (name: string, first: string): string => {
+      const directory = writeTask(join(place, name), { toml: '[[steps]]\nname = "one"\nmin_reward = 0.5\n[[steps]]\nname = "two"\n' });
+      rmSync(join(directory, "instruction.md"));
+      for (const [step, solve, test] of [
+        ["one", first, 'test -e /work/one && echo 1 > /logs/verifier/reward.txt || echo 0 > /logs/verifier/reward.txt'],
+        ["two", "cp /work/one /work/two", 'test -e /work/one && test -e /work/two && echo 0.5 > /logs/verifier/reward.txt || echo 0 > /logs/verifier/reward.txt'],
+      ] as const) {
+        for (const folder of ["tests", "solution"]) mkdirSync(join(directory, "steps", step, folder), { recursive: true });
+        writeFileSync(join(directory, "steps", step, "instruction.md"), `Do ${step}.\n`);
+        writeFileSync(join(directory, "steps", step, "solution", "solve.sh"), `#!/bin/sh\n${solve}\n`);
+        writeFileSync(join(directory, "steps", step, "tests", "test.sh"), `#!/bin/sh\n${test}\n`);
+      }
+      return directory;
+    };
+    const { rollouts, run: id } = await run(stepped("both-steps", "mkdir -p /work && touch /work/one"), stepped("first-fails", "true"), "--harness", "oracle");
+    expect(Object.fromEntries(rollouts.map(({ task, outcome, reward }) => [task, [outcome, reward]]))).toEqual({ "both-steps": ["scored", 0.75], "first-fails": ["scored", 0] });
+    const both = rollouts.find(({ task }) => task === "both-steps")?.rollout ?? "";
+    const { timeline } = JSON.parse((await mw(["show", both, "--json"], { env })).stdout) as { timeline: { event: string }[] };
+    expect(timeline.map(({ event }) => event)).toEqual(["admitted", "leased", "prepared", "running", "ended", "collected", "verified", "running", "ended", "collected", "verified", "recorded"]);
+    expect(readdirSync(join(home, "runs", id, "rollouts", both))).toEqual(expect.arrayContaining(["verdict-one.json", "verdict-two.json", "steps"]));
+  });
+
   it("refuses a second controller of one data directory, naming the first", async () => {
     writeTask(join(place, "slow"), { solve: "sleep 5" });
     const first = run(join(place, "slow"), "--harness", "oracle");
