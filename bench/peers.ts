@@ -105,7 +105,7 @@ export function makePeers(timer: string, lower: string, work: string): PeerSet {
     const state = join(work, "state", runtime);
     const id = `bench-exec-${runtime}`;
     const script = `${runtime} --root ${state} run --detach --bundle ${work}/${runtime}-sleeper ${id} </dev/null >/dev/null 2>${work}/${runtime}.err || { cat ${work}/${runtime}.err >&2; exit 1; }; ${timer} ${count} ${runtime} --root ${state} exec ${id} /bin/true; code=$?; ${runtime} --root ${state} delete --force ${id}; exit $code`;
-    const [program = "", ...args] = [...enter, "sh", "-c", script];
+    const [program, ...args] = [...enter, "sh", "-c", script];
     const result = spawnSync(program, args, { encoding: "utf8", cwd: work });
     if (result.status !== 0) throw new Error(`${runtime} exec: ${result.stderr.trim()}`);
     return result.stdout.trim().split("\n").map((line) => Number(line) / 1000);

@@ -2,7 +2,7 @@ import { describe, expect, it } from "vitest";
 import { MwError } from "../core/errors.ts";
 import { parseDockerfile } from "./dockerfile.ts";
 
-const steps = (body: string): unknown[] => parseDockerfile(`FROM base\n${body}`, "Dockerfile").stages[0]?.instructions.map(({ text: _, line: __, ...rest }) => rest) ?? [];
+const steps = (body: string): unknown[] => parseDockerfile(`FROM base\n${body}`, "Dockerfile").stages[0]?.instructions.map((step) => Object.fromEntries(Object.entries(step).filter(([key]) => key !== "text" && key !== "line"))) ?? [];
 
 describe("parseDockerfile", () => {
   it("splits stages with their names and global arguments", () => {

@@ -18,7 +18,7 @@ export async function openMachines(context: AppContext, config: Config): Promise
   try {
     const images = await openImageStore({ home, aliases: config.imageAliases, cwd: context.cwd, env: context.env, runtime: context.runtime });
     const builder = createImageBuilder({ backend, images, directory: join(home, "build") });
-    return { backend, images, builder, epoch: Number(await backend.epoch), close: () => backend.close() };
+    return { backend, images, builder, epoch: await backend.epoch, close: () => backend.close() };
   } catch (error) {
     await backend.close();
     throw error;

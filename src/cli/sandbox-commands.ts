@@ -23,7 +23,7 @@ export async function runOnce(this: AppContext, flags: MachineFlags & CommandFla
 
 /** `mw sandbox shell IMAGE-OR-ID` */
 export async function openShell(this: AppContext, flags: MachineFlags, target: string): Promise<void> {
-  const how = { interactive: true, tty: process.stdin.isTTY === true, json: false };
+  const how = { interactive: true, tty:  process.stdin.isTTY, json: false };
   const home = homeOf(this);
   if (heldMachines(home).some((machine) => machine.id === target)) {
     const held = await attachHeld(findHeld(home, target));

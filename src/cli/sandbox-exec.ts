@@ -59,7 +59,7 @@ function printResult(context: AppContext, result: ExecResult): number {
 /** Passes standard input on until the returned function is called; a terminal is raw meanwhile. */
 function feedStdin(exec: Exec, tty: boolean): () => void {
   const { stdin, stdout } = process;
-  const raw = tty && stdin.isTTY === true;
+  const raw = tty &&  stdin.isTTY;
   if (raw) stdin.setRawMode(true);
   const onData = (data: Buffer): void => {
     stdin.pause();

@@ -7,7 +7,7 @@ import { createInterface } from "node:readline";
 import type { Readable } from "node:stream";
 import { MwError } from "../core/errors.ts";
 import { ROOT_CONFIG } from "./root-sources.ts";
-import { needed, type LoadOptions, type Source, type SourceContext } from "./sources.ts";
+import { needed, type LoadOptions, type Source, type SourceContext } from "./source.ts";
 import { removeTree } from "./unpacker.ts";
 
 export function debianSource(suite: string, packages: readonly string[], context: SourceContext | null): Source {

@@ -8,7 +8,7 @@ import { parseJson, type LayerRecord } from "./layers.ts";
 import { imageConfig, parseConfig } from "./oci.ts";
 import { fullName, parseImageReference } from "./reference.ts";
 import { fileFingerprint, mustBeKind } from "./root-sources.ts";
-import { needed, type LoadedImage, type LoadOptions, type Source, type SourceContext } from "./sources.ts";
+import { needed, type LoadedImage, type LoadOptions, type Source, type SourceContext } from "./source.ts";
 import { removeTree } from "./unpacker.ts";
 
 const SavedImages = z.array(z.object({ Config: z.string(), RepoTags: z.array(z.string()).nullish(), Layers: z.array(z.string()) }));

@@ -13,7 +13,7 @@ import { etcEvents } from "./host-etc.ts";
 import { ownersMode } from "./owners.ts";
 import { DEFAULT_PATH } from "./root-sources.ts";
 import { EMPTY_CONFIG } from "./records.ts";
-import { needed, type Source, type SourceContext } from "./sources.ts";
+import { needed, type Source, type SourceContext } from "./source.ts";
 import { directoryEntry, symlinkEntry, whiteoutEntry, type TreeEvent } from "./tree.ts";
 import { scanHidden, treeFingerprint } from "./unpacker.ts";
 

@@ -7,7 +7,7 @@ import { hexOf } from "./digest.ts";
 import { archiveFiles, directoryFiles, type FileSet } from "./file-set.ts";
 import { collect, forThisMachine, loadOci, parseIndex, type Descriptor } from "./oci.ts";
 import { fileFingerprint, mustBeKind } from "./root-sources.ts";
-import { needed, type LoadedImage, type LoadOptions, type Source, type SourceContext } from "./sources.ts";
+import { needed, type LoadedImage, type LoadOptions, type Source, type SourceContext } from "./source.ts";
 import { removeTree } from "./unpacker.ts";
 
 const REF_NAME = "org.opencontainers.image.ref.name";

@@ -10,7 +10,7 @@ import { Semaphore } from "../core/semaphore.ts";
 import { digestOf, hexOf } from "./digest.ts";
 import type { ImageConfig } from "./image.ts";
 import { mustBe, parseJson, type LayerRecord, type LayerStore } from "./layers.ts";
-import type { LoadedImage, LoadOptions } from "./sources.ts";
+import type { LoadedImage, LoadOptions } from "./source.ts";
 
 const Descriptor = z.object({
   mediaType: z.string().default(""),

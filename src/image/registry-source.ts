@@ -6,7 +6,7 @@ import { loadOci, type Descriptor } from "./oci.ts";
 import { fullName, shortName, type RegistryName } from "./reference.ts";
 import { RegistryClient } from "./registry/client.ts";
 import { registryEndpoint } from "./registry/config.ts";
-import { needed, type LoadedImage, type LoadOptions, type Source, type SourceContext } from "./sources.ts";
+import { needed, type LoadedImage, type LoadOptions, type Source, type SourceContext } from "./source.ts";
 
 export function registrySource(name: RegistryName, context: SourceContext | null): Source {
   return {

@@ -4,7 +4,7 @@ import { stat } from "node:fs/promises";
 import { basename } from "node:path";
 import { MwError } from "../core/errors.ts";
 import { EMPTY_CONFIG } from "./records.ts";
-import { needed, type Source, type SourceContext } from "./sources.ts";
+import { needed, type Source, type SourceContext } from "./source.ts";
 import { readHostTree, treeFingerprint } from "./unpacker.ts";
 
 export const DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";

@@ -21,7 +21,8 @@ import { withLock } from "./lock.ts";
 import { imageDigest, imageRecords, nameRecords, type RecordDirectory, type StoredImage, type StoredName } from "./records.ts";
 import { fullName, parseImageReference, shortName, type ParsedReference } from "./reference.ts";
 import { SharedWork } from "./shared-work.ts";
-import { sourceOf, type Source } from "./sources.ts";
+import { sourceOf } from "./sources.ts";
+import { type Source } from "./source.ts";
 import { readTree, removeTree } from "./unpacker.ts";
 
 export interface ImageStoreOptions {

@@ -293,7 +293,7 @@ class Try {
     const { emit, rollout } = this.#request;
     try {
       // Every member of the union takes the two fields that are added.
-      await emit({ ...event, rollout, try: this.#request.try } as RunEvent);
+      await emit({ ...event, rollout, try: this.#request.try });
     } catch (error) {
       throw new LogFailure("the log", { cause: error });
     }

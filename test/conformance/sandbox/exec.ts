@@ -69,7 +69,7 @@ export function execSuite(options: ConformanceOptions): void {
     const sandbox = await machine();
     if (!backend().capabilities.users) {
       await expect(sandbox.run({ command: "id", user: "agent" })).rejects.toMatchObject({ code: "unsupported" });
-      context.annotate("no users besides root here: asserted as refused");
+      void context.annotate("no users besides root here: asserted as refused");
       return;
     }
     expect((await sh(sandbox, "id -u; id -g; id -G; echo $HOME", { user: "agent" })).out).toBe("1000\n1000\n1000 2000\n/home/agent\n");

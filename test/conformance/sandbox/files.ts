@@ -25,7 +25,7 @@ export function fileSuite(options: ConformanceOptions): void {
     const sandbox = await machine();
     if (!backend().capabilities.users) {
       await expect(sandbox.files.write("/o", "x", { owner: "agent" })).rejects.toMatchObject({ code: "unsupported" });
-      context.annotate("no users besides root here: asserted as refused");
+      void context.annotate("no users besides root here: asserted as refused");
       return;
     }
     await sandbox.files.write("/o/a", "x", { owner: "agent" });

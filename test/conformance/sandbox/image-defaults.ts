@@ -40,7 +40,7 @@ export function imageSuite(options: ConformanceOptions): void {
   test("the user: the image's, a number without a name, the spec's wins, the exec's wins over that", async (context) => {
     if (!backend().capabilities.users) {
       await expect(machine(image({ user: "1234" }))).rejects.toMatchObject({ code: "unsupported" });
-      context.annotate("no users besides root here: asserted as refused");
+      void context.annotate("no users besides root here: asserted as refused");
       return;
     }
     expect((await sh(await machine(image({ user: "1234" })), "id -u; id -g; pwd")).out).toBe("1234\n0\n/\n");

@@ -104,7 +104,7 @@ export function workspaceSuite(options: ConformanceOptions): void {
     expect((await sh(b, "cat /base; ls /a")).out).toBe("base\n");
     await Promise.all([a.kill(), b.kill()]);
     expect((await sh(await machine({ workspace }), "cat /base")).out).toBe("base\n");
-    await Promise.all((await backend().list()).map((entry) => backend().get(entry.id)?.kill()));
+    await Promise.all((await backend().list()).map(async (entry) => backend().get(entry.id)?.kill()));
     await workspace.release();
     await workspace.release();
     await expect(machine({ workspace })).rejects.toMatchObject({ code: "not_found" });

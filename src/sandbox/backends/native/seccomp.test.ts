@@ -125,8 +125,8 @@ describe.each([["x86_64", x64()], ["aarch64", ARM64]] as const)("filter on %s", 
 test("every name in the profile is a system call of some architecture", () => {
   const known = x64().syscalls;
   // Newer than the headers of the oldest system that builds this.
-  const newer = ["cachestat", "fchmodat2", "mseal", "futex_wake", "futex_wait", "futex_requeue"];
-  expect(names.filter((name) => known[name] === undefined && !newer.includes(name))).toEqual([]);
+  const newer = new Set(["cachestat", "fchmodat2", "mseal", "futex_wake", "futex_wait", "futex_requeue"]);
+  expect(names.filter((name) => known[name] === undefined && !newer.has(name))).toEqual([]);
 });
 
 test("a profile that contradicts itself is refused", () => {

@@ -137,7 +137,7 @@ function caseCode(when: readonly z.infer<typeof Condition>[], matched: Instructi
       const last = index === values.length - 1;
       block.push({ code: JEQ_K, jt: values.length - 1 - index, jf: last ? after.length : 0, k });
     });
-    after = [...block, ...after];
+    after = block.concat(after);
   }
   if (after.length > 255) throw new Error("A case of the system call filter is too long.");
   return [...after, ...rest];
