@@ -44,7 +44,7 @@ export async function conductRun(context: AppContext, config: Config, options: C
 export async function runWithProgress(context: AppContext, config: Config, quiet: boolean, work: (dependencies: RunDependencies) => Promise<RunEnd>): Promise<RunEnd> {
   const progress = startProgress(context, quiet);
   const stopListening = listen(context, progress);
-  const begun: { run: string | null } = { run: null };
+  const started: string[] = [];
   try {
     return await work({
       home: config.home.value,
@@ -55,14 +55,18 @@ export async function runWithProgress(context: AppContext, config: Config, quiet
       makeHarness: makeRunHarness,
       observer: progress,
       started: (controller, run) => {
-        begun.run = run;
+        started.push(run);
         stopListening.attach(controller);
         progress.attach(controller);
         if (!quiet) progress.note(`run ${run}`);
       },
     });
   } catch (error) {
-    if (begun.run !== null && error instanceof MwError && error.fix === undefined) throw new MwError(error.code, error.message, { fix: `mw resume ${begun.run} goes on`, cause: error });
+    const [run] = started;
+    if (run !== undefined && error instanceof MwError) {
+      const again = `mw resume ${run} goes on`;
+      throw new MwError(error.code, error.message, { fix: error.fix === undefined ? again : `${error.fix}; ${again}`, cause: error });
+    }
     throw error;
   } finally {
     stopListening.stop();

@@ -128,9 +128,13 @@ async function readLines(path: string): Promise<readonly Readonly<Record<string,
   return text.split("\n").flatMap((line) => {
     try {
       const value: unknown = JSON.parse(line);
-      return typeof value === "object" && value !== null ? [value as Record<string, unknown>] : [];
+      return isRecord(value) ? [value] : [];
     } catch {
       return [];
     }
   });
+}
+
+function isRecord(value: unknown): value is Readonly<Record<string, unknown>> {
+  return typeof value === "object" && value !== null;
 }

@@ -66,7 +66,7 @@ describe("the fold of a rollout", () => {
             refused = messageOf(error);
           }
           const changed = JSON.stringify(one) !== before;
-          expect({ legal, changed, refused }).toEqual({ legal, changed: legal, refused: legal ? "" : expect.stringContaining("may not happen") });
+          expect({ changed, refused: refused.includes("may not happen") }).toEqual({ changed: legal, refused: !legal });
           expect(one.phase).toBe(legal ? TRANSITIONS[type].to : phase);
         });
         expect(records).toBeLessThanOrEqual(1);

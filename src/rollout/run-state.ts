@@ -57,6 +57,14 @@ export class RunState {
   apply(event: RunEvent, at: number): void {
     this.check(event);
     this.lastAt = at;
+    if ("rollout" in event) {
+      applyRolloutEvent(this.rollout(event.rollout), event, at);
+      if (event.type === "rollout_recorded") {
+        this.recorded++;
+        this.outcomes.set(event.outcome, (this.outcomes.get(event.outcome) ?? 0) + 1);
+      }
+      return;
+    }
     switch (event.type) {
       case "run_created":
         this.run = event.run;
@@ -84,13 +92,6 @@ export class RunState {
       case "run_finished":
         this.status = "finished";
         break;
-      default: {
-        applyRolloutEvent(this.rollout(event.rollout), event, at);
-        if (event.type === "rollout_recorded") {
-          this.recorded++;
-          this.outcomes.set(event.outcome, (this.outcomes.get(event.outcome) ?? 0) + 1);
-        }
-      }
     }
   }
 

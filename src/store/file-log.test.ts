@@ -36,7 +36,7 @@ describe("FileLog", () => {
         rmSync(path, { force: true });
         for (const batch of batches) {
           const log = await openLog();
-          await log.append(batch as unknown as LogEvent[]);
+          await log.append(batch);
           await log.close();
         }
         const all = batches.flat().map((one) => JSON.parse(JSON.stringify(one)) as unknown);
@@ -244,10 +244,10 @@ function full(): Error {
 
 function bind(file: LogFile): LogFile {
   return {
-    write: file.write.bind(file) as LogFile["write"],
+    write: file.write.bind(file),
     truncate: file.truncate.bind(file),
     datasync: file.datasync.bind(file),
-    stat: file.stat.bind(file) as LogFile["stat"],
+    stat: file.stat.bind(file),
     close: file.close.bind(file),
   };
 }

@@ -27,21 +27,17 @@ beforeAll(() => {
   writeTask(join(place, "tasks", "easy"), { name: "test/easy" });
   writeTask(join(place, "tasks", "also"), { name: "test/also" });
 });
-afterAll(async () => {
-  const left = await leftoversAfter(home, 5000);
-  rmSync(place, { recursive: true, force: true });
-  expect(left).toEqual([]);
-});
+afterAll(() => rmSync(place, { recursive: true, force: true }));
 
 describe("mw run", () => {
   it("gives the reference 1 and the idle agent 0, each attempt in its own record", async () => {
     const oracle = await run(join(place, "tasks"), "--harness", "oracle", "-n", "2", "--seed", "1");
     expect(oracle).toMatchObject({ code: 0, outcomes: { scored: 4 }, refused: [] });
-    expect(oracle.rollouts.map(({ task, attempt, outcome, reward }) => [task, attempt, outcome, reward]).sort()).toEqual([
-      ["test/also", 1, "scored", 1],
-      ["test/also", 2, "scored", 1],
-      ["test/easy", 1, "scored", 1],
-      ["test/easy", 2, "scored", 1],
+    expect(oracle.rollouts.map(({ task, attempt, outcome, reward }) => `${task} ${attempt} ${outcome} ${reward}`).sort()).toEqual([
+      "test/also 1 scored 1",
+      "test/also 2 scored 1",
+      "test/easy 1 scored 1",
+      "test/easy 2 scored 1",
     ]);
     for (const { seconds } of oracle.rollouts) expect(seconds).toBeGreaterThan(0);
     const nop = await run(join(place, "tasks"), "--harness", "nop", "--seed", "1");
@@ -133,20 +129,6 @@ describe("mw run", () => {
   });
 
   it("grades a task step by step, each on what the steps before it left, and stops where a step falls short", async () => {
-    const stepped = (name: string, first: string): string => {
-      const directory = writeTask(join(place, name), { toml: '[[steps]]\nname = "one"\nmin_reward = 0.5\n[[steps]]\nname = "two"\n' });
-      rmSync(join(directory, "instruction.md"));
-      for (const [step, solve, test] of [
-        ["one", first, 'test -e /work/one && echo 1 > /logs/verifier/reward.txt || echo 0 > /logs/verifier/reward.txt'],
-        ["two", "cp /work/one /work/two", 'test -e /work/one && test -e /work/two && echo 0.5 > /logs/verifier/reward.txt || echo 0 > /logs/verifier/reward.txt'],
-      ] as const) {
-        for (const folder of ["tests", "solution"]) mkdirSync(join(directory, "steps", step, folder), { recursive: true });
-        writeFileSync(join(directory, "steps", step, "instruction.md"), `Do ${step}.\n`);
-        writeFileSync(join(directory, "steps", step, "solution", "solve.sh"), `#!/bin/sh\n${solve}\n`);
-        writeFileSync(join(directory, "steps", step, "tests", "test.sh"), `#!/bin/sh\n${test}\n`);
-      }
-      return directory;
-    };
     const { rollouts, run: id } = await run(stepped("both-steps", "mkdir -p /work && touch /work/one"), stepped("first-fails", "true"), "--harness", "oracle");
     expect(Object.fromEntries(rollouts.map(({ task, outcome, reward }) => [task, [outcome, reward]]))).toEqual({ "both-steps": ["scored", 0.75], "first-fails": ["scored", 0] });
     const both = rollouts.find(({ task }) => task === "both-steps")?.rollout ?? "";
@@ -182,4 +164,24 @@ describe("mw run", () => {
     expect(resumed.code).toBe(0);
     expect((JSON.parse(resumed.stdout) as RunJson).outcomes).toEqual({ scored: 4 });
   });
+
+  it("has left nothing on the host", async () => {
+    expect(await leftoversAfter(home, 5000)).toEqual([]);
+  });
 });
+
+/** A task in two steps; the second builds on the first, whose reference solution is given. */
+function stepped(name: string, first: string): string {
+  const directory = writeTask(join(place, name), { toml: '[[steps]]\nname = "one"\nmin_reward = 0.5\n[[steps]]\nname = "two"\n' });
+  rmSync(join(directory, "instruction.md"));
+  for (const [step, solve, test] of [
+    ["one", first, 'test -e /work/one && echo 1 > /logs/verifier/reward.txt || echo 0 > /logs/verifier/reward.txt'],
+    ["two", "cp /work/one /work/two", 'test -e /work/one && test -e /work/two && echo 0.5 > /logs/verifier/reward.txt || echo 0 > /logs/verifier/reward.txt'],
+  ] as const) {
+    for (const folder of ["tests", "solution"]) mkdirSync(join(directory, "steps", step, folder), { recursive: true });
+    writeFileSync(join(directory, "steps", step, "instruction.md"), `Do ${step}.\n`);
+    writeFileSync(join(directory, "steps", step, "solution", "solve.sh"), `#!/bin/sh\n${solve}\n`);
+    writeFileSync(join(directory, "steps", step, "tests", "test.sh"), `#!/bin/sh\n${test}\n`);
+  }
+  return directory;
+}

@@ -1,7 +1,7 @@
 import { mkdtempSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { afterAll, describe, it } from "vitest";
+import { afterAll, describe, expect, it } from "vitest";
 import { writeTask } from "../support/tasks.ts";
 import { killAndResume, killSpawners } from "./controller-kill.ts";
 
@@ -11,13 +11,13 @@ afterAll(() => rmSync(place, { recursive: true, force: true }));
 describe("kill -9 of the controller", () => {
   it("loses nothing, repeats nothing, leaves nothing", async () => {
     const tasks = [writeTask(join(place, "a")), writeTask(join(place, "b"))];
-    await killAndResume({ home: join(place, "home"), tasks, attempts: 10, kills: 4, concurrency: 4, seed: "kill", withinMs: 3000 });
+    await expect(killAndResume({ home: join(place, "home"), tasks, attempts: 10, kills: 4, concurrency: 4, seed: "kill", withinMs: 3000 })).resolves.toBeUndefined();
   }, 180_000);
 });
 
 describe("kill -9 of the spawner", () => {
   it("costs the rollouts under way a try, and nothing else", async () => {
     const tasks = [writeTask(join(place, "c")), writeTask(join(place, "d"))];
-    await killSpawners({ home: join(place, "home-2"), tasks, attempts: 10, kills: 1, concurrency: 4, seed: "spawner", withinMs: 1500 });
+    await expect(killSpawners({ home: join(place, "home-2"), tasks, attempts: 10, kills: 1, concurrency: 4, seed: "spawner", withinMs: 1500 })).resolves.toBeUndefined();
   }, 180_000);
 });

@@ -1,7 +1,7 @@
 import { mkdtempSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { afterAll, describe, it } from "vitest";
+import { afterAll, describe, expect, it } from "vitest";
 import { killAndResume } from "../fault/controller-kill.ts";
 import { writeTask } from "../support/tasks.ts";
 
@@ -11,6 +11,6 @@ afterAll(() => rmSync(place, { recursive: true, force: true }));
 describe("kill -9 of the controller, ten times over in a run of 200", () => {
   it.each(["1", "2", "3"])("loses nothing, repeats nothing, leaves nothing (seed %s)", async (seed) => {
     const tasks = Array.from({ length: 20 }, (_, n) => writeTask(join(place, seed, `t${n}`)));
-    await killAndResume({ home: join(place, `home-${seed}`), tasks, attempts: 10, kills: 10, concurrency: 8, seed, withinMs: 6000 });
+    await expect(killAndResume({ home: join(place, `home-${seed}`), tasks, attempts: 10, kills: 10, concurrency: 8, seed, withinMs: 6000 })).resolves.toBeUndefined();
   });
 });
