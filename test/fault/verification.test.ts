@@ -144,6 +144,7 @@ describe("honest work", () => {
   test.each<[string, string, string]>([
     ["a new program", "printf '#!/bin/sh\\necho hi\\n' > /usr/local/bin/mytool; chmod 755 /usr/local/bin/mytool", '[ "$(mytool)" = hi ]'],
     ["a Python package", `${PYTHON} mkdir -p $S/mypkg; echo 'x = 7' > $S/mypkg/__init__.py; printf '/app/src\\n' > $S/mypkg.pth; mkdir -p /app/src; echo 'y = 8' > /app/src/other.py`, 'python3 -c "import mypkg, other; assert mypkg.x + other.y == 15"'],
+    ["an editable install", `${PYTHON} mkdir -p /app/src/mine; echo 'x = 7' > /app/src/mine/__init__.py; echo 'import __editable___mine_finder; __editable___mine_finder.install()' > $S/__editable__.mine.pth; printf "MAPPING = {'mine': '/app/src/mine'}\\ndef install(): pass\\n" > $S/__editable___mine_finder.py`, 'python3 -c "import mine; assert mine.x == 7"'],
     ["a user", "echo 'me:x:1234:1234::/home/me:/bin/sh' >> /etc/passwd; echo 'me:x:1234:' >> /etc/group; mkdir -p /home/me; chown 1234:1234 /home/me", "[ \"$(stat -c %U /home/me)\" = me ] && id me > /dev/null"],
     ["configuration", "mkdir -p /etc/myapp; echo 'port = 1' > /etc/myapp/conf; echo '10.0.0.1 db' >> /etc/motd", "grep -q 'port = 1' /etc/myapp/conf && grep -q 10.0.0.1 /etc/motd"],
     ["deleted files, links, modes", "rm -rf /etc/motd; ln -s /app/x /app/l; echo x > /app/x; chmod 640 /app/x; mkdir -p /app/empty", "[ ! -e /etc/motd ] && [ \"$(readlink /app/l)\" = /app/x ] && [ \"$(stat -c %a /app/x)\" = 640 ] && [ -d /app/empty ]"],

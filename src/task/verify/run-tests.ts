@@ -6,7 +6,7 @@ import { posix } from "node:path";
 import { MwError } from "../../core/errors.ts";
 import { LIMITS } from "../../core/limits.ts";
 import type { Runtime } from "../../core/runtime.ts";
-import type { ExecExit, Sandbox } from "../../sandbox/sandbox.ts";
+import type { ExecExit, FileStat, Sandbox, SandboxFiles } from "../../sandbox/sandbox.ts";
 import type { TaskService } from "../task.ts";
 import type { ImageUser } from "./image-users.ts";
 import { readRewards, type RewardFile, type RewardReading } from "./reward.ts";
@@ -94,21 +94,22 @@ async function runScript(sandbox: Sandbox, run: TestRun): Promise<{ exit: ExecEx
 }
 
 async function readFiles(sandbox: Sandbox, exit: ExecExit, expected: { readonly json: boolean; readonly text: boolean }): Promise<RewardReading> {
-  const reading = readRewards(await readFile(sandbox, "reward.json"), await readFile(sandbox, "reward.txt"), expected);
+  const { files } = sandbox;
+  const directory = await files.stat(LOGS);
+  if (directory?.type !== "directory") return { kind: "error", error: { kind: "tampered", message: `${LOGS} is ${directory === null ? "gone" : `a ${directory.type}`}` } };
+  const entries = new Map((await files.list(LOGS)).map((entry) => [posix.basename(Buffer.from(entry.path).toString("utf8")), entry]));
+  const reading = readRewards(await readFile(files, "reward.json", entries), await readFile(files, "reward.txt", entries), expected);
   if (reading.kind === "rewards" || reading.error.kind !== "missing" || (exit.code === 0 && exit.cause === null)) return reading;
   const how = exit.signal !== null ? `was ended by ${exit.signal}` : `exited with ${exit.code}`;
   return { kind: "error", error: { kind: "crashed", message: `test.sh ${how}${exit.cause === null ? "" : ` (${exit.cause})`} and wrote no reward file` } };
 }
 
-async function readFile({ files }: Sandbox, name: string): Promise<RewardFile> {
-  const path = posix.join(LOGS, name);
-  const directory = await files.stat(LOGS);
-  if (directory?.type !== "directory") return { fault: `cannot be read: ${LOGS} is ${directory === null ? "gone" : `a ${directory.type}`}` };
-  const info = await files.stat(path);
-  if (info === null) return null;
+async function readFile(files: SandboxFiles, name: string, entries: ReadonlyMap<string, FileStat>): Promise<RewardFile> {
+  const info = entries.get(name);
+  if (info === undefined) return null;
   if (info.type !== "file") return { fault: `is a ${info.type}, not a regular file` };
   if (info.size > LIMITS.rewardFileBytes) return { fault: `has ${info.size} bytes, more than ${LIMITS.rewardFileBytes}` };
-  return { bytes: await files.read(path, { maxBytes: LIMITS.rewardFileBytes }) };
+  return { bytes: await files.read(posix.join(LOGS, name), { maxBytes: LIMITS.rewardFileBytes }) };
 }
 
 function timedOut(run: TestRun, exit: ExecExit): RewardReading {

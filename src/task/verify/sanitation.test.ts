@@ -149,6 +149,18 @@ describe("taken away", () => {
     expect((await plan({ [`${site}/a.pth`]: "/app/src\n" })).removed).toEqual([]);
   });
 
+  test("an editable install stays as plain paths, its code does not", async () => {
+    const site = "/usr/local/lib/python3.11/dist-packages";
+    const pth = `${site}/__editable__.mine-1.pth`;
+    const finder = "import sys\nMAPPING: dict[str, str] = {'mine': '/app/src/mine', 'other': '/app/src/other'}\nNAMESPACES = {}\nevil()\n";
+    const changes = { [pth]: "import __editable___mine_1_finder; __editable___mine_1_finder.install()", [`${site}/__editable___mine_1_finder.py`]: finder };
+    const result = await plan(changes);
+    expect(result.removed).toEqual([pth]);
+    expect(result.editable).toEqual([{ path: pth, content: "/app/src\n" }]);
+    expect((await plan({ ...changes, [`${site}/__editable___mine_1_finder.py`]: "MAPPING = {'json': '/app/evil'}\n" })).editable).toEqual([]);
+    expect((await plan({ [pth]: "import os; evil()" })).editable).toEqual([]);
+  });
+
   test("a plugin of pytest, not other entry points", async () => {
     const info = "/usr/local/lib/python3.11/dist-packages/evil-1.dist-info/entry_points.txt";
     expect((await plan({ [info]: "[console_scripts]\nx = y\n[pytest11]\nevil = evil\n" })).removed).toEqual([info]);

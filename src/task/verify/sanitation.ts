@@ -6,6 +6,7 @@
  */
 import { posix } from "node:path";
 import type { WorkspaceChange } from "../../sandbox/sandbox.ts";
+import { editableInstall, type EditableInstall } from "./editable.ts";
 import { MentionedPaths } from "./mentioned-paths.ts";
 import type { ImageView } from "./image-view.ts";
 import { plantedRule, type PlantedFacts } from "./planted.ts";
@@ -38,6 +39,8 @@ export interface Sanitation {
   readonly refreshLoaderCache: boolean;
   /** The agent changed what pytest reads as its configuration. */
   readonly pytestConfigChanged: boolean;
+  /** Taken away as code, put back as plain paths. */
+  readonly editable: readonly EditableInstall[];
   readonly notes: readonly string[];
 }
 
@@ -50,6 +53,7 @@ export async function planSanitation(changes: readonly WorkspaceChange[], facts:
   const removed: string[] = [];
   const bytecode = new Set<string>();
   const covered = new Set<string>();
+  const editable: EditableInstall[] = [];
   let refreshLoaderCache = false;
   let pytestConfigChanged = false;
 
@@ -75,12 +79,14 @@ export async function planSanitation(changes: readonly WorkspaceChange[], facts:
       discard.push(change.path);
       covered.add(path);
       (isNew ? removed : restored).push(path);
+      const install = isNew && path.endsWith(".pth") && change.type === "file" ? await editableInstall(path, await facts.read(change.path, 64 * 1024), facts.read) : null;
+      if (install !== null) editable.push(install);
     }
     if (/\.so(?:\.|$)|^\/etc\/ld/.test(path)) refreshLoaderCache = true;
   }
   for (const path of bytecode) discard.push(Buffer.from(path));
   const notes = bytecode.size > 0 ? [`${bytecode.size} directories of compiled Python were dropped; Python compiles again`] : [];
-  return { discard, restored, removed, refreshLoaderCache, pytestConfigChanged, notes };
+  return { discard, restored, removed, refreshLoaderCache, pytestConfigChanged, editable, notes };
 }
 
 function isBelow(path: string, trees: ReadonlySet<string>): boolean {

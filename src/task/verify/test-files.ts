@@ -12,6 +12,7 @@ export interface TestFiles {
   readonly directories: readonly string[];
   /** Content of the script that runs, with LF line ends. */
   readonly script: Uint8Array;
+  readonly executable: boolean;
   /** Shell scripts whose CRLF line ends were made LF, by their path below /tests. */
   readonly normalised: ReadonlyMap<string, Uint8Array>;
   /** Which reward files the tests mention anywhere. */
@@ -29,6 +30,7 @@ export async function readTestFiles(task: Task, step: TaskStep | null): Promise<
   const excluded: string[][] = [];
   const mentions = { json: false, text: false };
   let script: Uint8Array | null = null;
+  let executable = false;
   const root = await realpath(task.directory);
   const filter = taskFileFilter(root);
   for (const directory of directories) {
@@ -45,12 +47,15 @@ export async function readTestFiles(task: Task, step: TaskStep | null): Promise<
       const clean = /\.(?:sh|bash)$/.test(name) && bytes.includes("\r\n") ? Buffer.from(bytes.toString("latin1").replaceAll("\r\n", "\n"), "latin1") : bytes;
       if (clean !== bytes) normalised.set(name, clean);
       else normalised.delete(name);
-      if (name === "test.sh") script = clean;
+      if (name === "test.sh") {
+        script = clean;
+        executable = ((await stat(path)).mode & 0o111) === 0o111;
+      }
     }
     excluded.push(left);
   }
   if (script === null) throw new MwError("invalid_task", `The task ${task.directory} has no tests/test.sh${step === null ? "" : ` for the step ${step.name}`}`, { fix: "Add tests/test.sh.", facts: { directory: task.directory } });
-  return { directories, script, normalised, mentions, excluded };
+  return { directories, script, executable, normalised, mentions, excluded };
 }
 
 /** Puts the tests at /tests, owned by root, readable by the verifier's user; nothing that was there before stays. */
@@ -65,7 +70,8 @@ export async function uploadTests(sandbox: Sandbox, tests: TestFiles, signal: Ab
     for (const { path, reason } of report.refused) notes.push(`tests/${path} was not copied: ${reason}`);
   }
   for (const [path, content] of tests.normalised) await files.write(`/tests/${path}`, content, { mode: 0o755, owner: "0:0" });
-  if (!tests.normalised.has("test.sh")) await files.write("/tests/test.sh", tests.script, { mode: 0o755, owner: "0:0" });
+  // Run through its interpreter it needs no execute bit, but other scripts may call it by its name.
+  if (!tests.normalised.has("test.sh") && !tests.executable) await files.write("/tests/test.sh", tests.script, { mode: 0o755, owner: "0:0" });
   if (tests.normalised.size > 0) notes.push(`CRLF line ends were made LF in ${[...tests.normalised.keys()].map((path) => `tests/${path}`).join(", ")}`);
   return notes;
 }

@@ -14,6 +14,7 @@ import { treeDigest } from "../digest.ts";
 import { expandPlaceholders } from "../placeholders.ts";
 import type { Task, TaskEnvironment, TaskStep, TaskVerifier, Verdict } from "../task.ts";
 import { cleanWorkspace } from "./clean-workspace.ts";
+import type { EditableInstall } from "./editable.ts";
 import { imageUser, scriptRunner } from "./image-users.ts";
 import { imageView, type ImageView } from "./image-view.ts";
 import { hardenInPlace } from "./in-place.ts";
@@ -79,6 +80,15 @@ interface Shared {
   readonly pristine: Map<string, Promise<TestOutcome>>;
 }
 
+interface MachineSetup {
+  readonly workspace?: WorkspaceRef;
+  readonly refreshLoaderCache?: boolean;
+  readonly editable?: readonly EditableInstall[];
+  readonly keepLogs?: boolean;
+  /** Returns notes. */
+  readonly prepare?: (machine: Sandbox) => Promise<readonly string[]>;
+}
+
 const CACHE_ENTRIES = 256;
 
 class Verification {
@@ -124,7 +134,7 @@ class Verification {
       const clean = await cleanWorkspace(workspace, facts);
       const run = await this.#testRun(root, task.environment, tests, clean.pytestConfigChanged);
       const evidence: Evidence = { ...noEvidence(), restored: clean.restored, removed: clean.removed, notes: clean.notes };
-      const attempt = (): Promise<TestOutcome> => this.#inMachine(root, task.environment, run, { workspace, refreshLoaderCache: clean.refreshLoaderCache });
+      const attempt = (): Promise<TestOutcome> => this.#inMachine(root, task.environment, run, { workspace, refreshLoaderCache: clean.refreshLoaderCache, editable: clean.editable });
       const verdict = await this.#judge(root, tests, attempt, run, evidence);
       kept = keepWorkspace === true;
       return { verdict, workspace: kept ? workspace : null };
@@ -214,13 +224,14 @@ class Verification {
     root: RootFilesystem,
     environment: TaskEnvironment,
     run: TestRun,
-    setup: { readonly workspace?: WorkspaceRef; readonly refreshLoaderCache?: boolean; readonly keepLogs?: boolean; readonly prepare?: (machine: Sandbox) => Promise<readonly string[]> },
+    setup: MachineSetup,
   ): Promise<TestOutcome> {
     const { signal } = this.#request;
     signal.throwIfAborted();
     const machine = await this.#options.backend.create(this.#spec(root, environment, setup.workspace));
     try {
       const notes = (await setup.prepare?.(machine)) ?? [];
+      for (const { path, content } of setup.editable ?? []) await machine.files.write(path, content, { mode: 0o644, owner: "0:0" });
       if (setup.refreshLoaderCache === true) await refreshLoaderCache(machine, this.#image(root), signal);
       const outcome = await runTests(machine, run);
       const all = { ...outcome, notes: [...notes, ...outcome.notes] };
