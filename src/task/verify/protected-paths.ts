@@ -30,10 +30,14 @@ export const LIBRARY_TREES = [
   "/usr/share/nodejs",
   "/usr/share/ruby",
   "/usr/share/rubygems-integration",
-  // Scripts of packages that run as root when the verifier installs something.
-  "/var/lib/dpkg/info",
   "/usr/share/dpkg",
 ] as const;
+
+/** Scripts of packages that run as root when the verifier installs something. */
+export const PACKAGE_SCRIPTS = /^\/var\/lib\/dpkg\/info\/[^/]+\.(?:preinst|postinst|prerm|postrm|config|triggers)$/;
+
+/** Made anew from the image's and the packages' libraries, so that dropping the agent's says nothing about the agent. */
+export const LOADER_CACHE = "/etc/ld.so.cache";
 
 /** Files that inject code or redirect names. Restored when the image had them, taken away when it had not. `/**` is a tree. */
 export const INJECTING_CONFIG = [

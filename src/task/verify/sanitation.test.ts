@@ -31,6 +31,9 @@ const IMAGE: Readonly<Record<string, string>> = {
   "/app/conftest.py": "x",
   "/app/pyproject.toml": '[project]\nname = "x"\n[tool.pytest.ini_options]\naddopts = "-q"\n[tool.ruff]\nx = 1\n',
   "/srv/keep": "x",
+  "/var/lib/dpkg/info/libc-bin.postinst": "#!/bin/sh\n",
+  "/var/lib/dpkg/info/libc-bin.list": "x",
+  "/etc/ld.so.cache": "x",
 };
 
 const image: ImageView = {
@@ -87,6 +90,7 @@ describe("restored from the image", () => {
     "/root/.bashrc",
     "/app/conftest.py",
     "-/app/conftest.py",
+    "/var/lib/dpkg/info/libc-bin.postinst",
     // A directory in place of a link, a file in place of a directory, a whole directory gone.
     "/bin/",
     "/usr/bin",
@@ -204,6 +208,9 @@ describe("kept", () => {
       "/usr/lib/python3.11/": "",
       "/logs/agent/log": "",
       "/var/lib/dpkg/status": "",
+      "/var/lib/dpkg/info/libc-bin.list": "",
+      "/var/lib/dpkg/info/new.postinst": "",
+      "/etc/ld.so.cache": "",
     });
     expect({ restored: result.restored, removed: result.removed }).toEqual({ restored: [], removed: [] });
     expect(result.refreshLoaderCache).toBe(true);

@@ -10,7 +10,7 @@ import { editableInstall, type EditableInstall } from "./editable.ts";
 import { MentionedPaths } from "./mentioned-paths.ts";
 import type { ImageView } from "./image-view.ts";
 import { plantedRule, type PlantedFacts } from "./planted.ts";
-import { NEVER_KEPT, NEVER_OWNED, PYTEST_CONFIGS } from "./protected-paths.ts";
+import { LOADER_CACHE, NEVER_KEPT, NEVER_OWNED, PACKAGE_SCRIPTS, PYTEST_CONFIGS } from "./protected-paths.ts";
 import { inTrees, isCustomize, matches, protectedZones, type Zones } from "./zones.ts";
 
 export interface SanitationFacts {
@@ -70,6 +70,11 @@ export async function planSanitation(changes: readonly WorkspaceChange[], facts:
       continue;
     }
     if (owned.declared(path)) continue;
+    if (path === LOADER_CACHE) {
+      discard.push(change.path);
+      refreshLoaderCache = true;
+      continue;
+    }
     // Asked of the image itself: what an earlier step added is "changed" in a later one, and a root of several mounts may say "added" of what it had.
     const isNew = (await facts.image.entry(path)) === null;
     if (isNew && change.kind === "removed") continue;
@@ -107,7 +112,7 @@ async function changedRule(change: WorkspaceChange, path: string, facts: Sanitat
   if (matches(zones.config, path)) return "discard";
   const name = posix.basename(path);
   if (name === "conftest.py" || isCustomize(name)) return "discard";
-  if (inBins(path, zones, facts.workdir) || inTrees(path, zones.trees)) return "discard";
+  if (PACKAGE_SCRIPTS.test(path) || inBins(path, zones, facts.workdir) || inTrees(path, zones.trees)) return "discard";
   // Packages of the image's interpreters, wherever the image has them.
   if (/\/(?:site-packages|dist-packages)\//.test(path)) return "discard";
   return (await pytestConfigDiffers(path, change.path, facts)) ? "pytest-config" : "keep";
