@@ -337,23 +337,52 @@ bool cgroup_remove(const char *id)
 	return gone;
 }
 
-int cgroup_each_process(const char *id, int (*visit)(pid_t pid, void *context), void *context)
+/* The numbers of one cgroup.procs, however many: a number that was cut off would name somebody else's process. */
+static int each_line(int fd, int (*visit)(pid_t pid, void *context), void *context)
 {
+	char text[16384];
+	size_t kept = 0;
 	int visited = 0;
-	for (int i = 0; i < HIERARCHIES; i++) {
-		if (parents[i] < 0) continue;
-		char path[ID_BYTES + 16], text[65536];
-		snprintf(path, sizeof path, "%s/cgroup.procs", id);
-		if (get(parents[i], path, text, sizeof text) <= 0) continue;
-		char *save = NULL;
-		for (char *word = strtok_r(text, "\n", &save); word; word = strtok_r(NULL, "\n", &save)) {
-			pid_t pid = (pid_t)atoi(word);
+	for (ssize_t got; (got = read(fd, text + kept, sizeof text - kept)) > 0;) {
+		char *line = text, *end = text + kept + got;
+		for (char *newline; (newline = memchr(line, '\n', (size_t)(end - line))); line = newline + 1) {
+			pid_t pid = (pid_t)strtol(line, NULL, 10);
 			/* 0: a process of a pid namespace that is not below ours. */
 			if (pid > 1) visit(pid, context), visited++;
 		}
-		if (visited) break;
+		kept = (size_t)(end - line);
+		if (kept == sizeof text) break;
+		memmove(text, line, kept);
 	}
 	return visited;
+}
+
+int cgroup_each_process(const char *id, int (*visit)(pid_t pid, void *context), void *context)
+{
+	int visited = 0;
+	for (int i = 0; i < HIERARCHIES && !visited; i++) {
+		if (parents[i] < 0) continue;
+		char path[ID_BYTES + 256];
+		snprintf(path, sizeof path, "%s/cgroup.procs", id);
+		int fd = openat(parents[i], path, O_RDONLY | O_CLOEXEC);
+		if (fd < 0) continue;
+		visited = each_line(fd, visit, context);
+		close(fd);
+	}
+	return visited;
+}
+
+/* A number that was read a moment ago may be another process's by now: what dies is a process of the group, or nothing. */
+bool cgroup_kill_process(const char *id, pid_t pid)
+{
+	int pidfd = k_pidfd_open(pid);
+	if (pidfd < 0) return false;
+	char path[64], text[4096], group[ID_BYTES + 256];
+	snprintf(path, sizeof path, "/proc/%d/cgroup", (int)pid);
+	snprintf(group, sizeof group, "/manyworlds-%s/%s\n", S.hash, id);
+	bool killed = get(AT_FDCWD, path, text, sizeof text) > 0 && strstr(text, group) && k_pidfd_kill(pidfd, SIGKILL) == 0;
+	close(pidfd);
+	return killed;
 }
 
 static void usage_v1(const struct machine *machine, struct usage *usage, bool memory_only)
@@ -433,8 +462,7 @@ int cgroup_watch_memory(struct machine *machine)
 
 static int kill_one(pid_t pid, void *context)
 {
-	(void)context;
-	return kill(pid, SIGKILL);
+	return cgroup_kill_process(context, pid) ? 0 : -1;
 }
 
 /* Ends what is left in groups of this data directory. Nobody else's process can be in them. */
@@ -453,7 +481,7 @@ void cgroup_sweep(void)
 			if (parents[H_UNIFIED] >= 0) put(parents[H_UNIFIED], path, "0");
 			/* Up to two seconds: a process that is dying is out of our hands. */
 			for (int round = 0; round < 200; round++) {
-				cgroup_each_process(entry->d_name, kill_one, NULL);
+				cgroup_each_process(entry->d_name, kill_one, entry->d_name);
 				if (unlinkat(parents[i], entry->d_name, AT_REMOVEDIR) == 0) break;
 				struct timespec pause = {.tv_nsec = 10 * 1000000};
 				nanosleep(&pause, NULL);

@@ -22,6 +22,12 @@
 #ifndef SYS_clone3
 #define SYS_clone3 435
 #endif
+#ifndef SYS_pidfd_open
+#define SYS_pidfd_open 434
+#endif
+#ifndef SYS_openat2
+#define SYS_openat2 437
+#endif
 #ifndef SYS_close_range
 #define SYS_close_range 436
 #endif
@@ -42,6 +48,13 @@ enum {
 	MW_FSCONFIG_CMD_CREATE = 6,
 	MW_CLOSE_RANGE_UNSHARE = 2,
 	MW_KEYCTL_JOIN_SESSION_KEYRING = 1,
+	MW_RESOLVE_NO_MAGICLINKS = 2,
+	MW_RESOLVE_NO_SYMLINKS = 4,
+	MW_RESOLVE_BENEATH = 8,
+};
+
+struct mw_open_how {
+	uint64_t flags, mode, resolve;
 };
 
 struct mw_mount_attr {
@@ -72,6 +85,8 @@ static inline int k_mount_setattr(int dir, const char *path, unsigned flags, con
 	return (int)syscall(SYS_mount_setattr, dir, path, flags, attr, sizeof *attr);
 }
 static inline int k_close_range(unsigned first, unsigned last, unsigned flags) { return (int)syscall(SYS_close_range, first, last, flags); }
+static inline int k_openat2(int dir, const char *path, const struct mw_open_how *how) { return (int)syscall(SYS_openat2, dir, path, how, sizeof *how); }
+static inline int k_pidfd_open(int pid) { return (int)syscall(SYS_pidfd_open, pid, 0); }
 static inline int k_pidfd_kill(int pidfd, int signal) { return (int)syscall(SYS_pidfd_send_signal, pidfd, signal, (void *)0, 0); }
 static inline int k_pivot_root(const char *root, const char *old) { return (int)syscall(SYS_pivot_root, root, old); }
 

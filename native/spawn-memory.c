@@ -89,7 +89,7 @@ static void enforce(struct machine *machine)
 {
 	struct largest largest = {.init = machine->pid};
 	cgroup_each_process(machine->id, compare, &largest);
-	if (largest.pid > 0 && kill(largest.pid, SIGKILL) == 0) machine->limits[LIMIT_OOM]++;
+	if (largest.pid > 0 && cgroup_kill_process(machine->id, largest.pid)) machine->limits[LIMIT_OOM]++;
 }
 
 static void check(struct machine *machine, uint64_t now)

@@ -248,6 +248,7 @@ bool netns_refill(void);
 int scratch_make(struct machine *machine, const struct create_request *request, struct failure *failure);
 void scratch_remove(struct machine *machine);
 int clone_mount(int dir, const char *path, int userns, struct failure *failure);
+int open_below(int dir, const char *path);
 uint64_t scratch_used(const struct machine *machine);
 void scratch_check_full(struct machine *machine);
 
@@ -262,6 +263,7 @@ bool cgroup_remove(const char *id);
 void cgroup_sweep(void);
 void cgroup_stop(void);
 int cgroup_each_process(const char *id, int (*visit)(pid_t pid, void *context), void *context);
+bool cgroup_kill_process(const char *id, pid_t pid);
 
 struct usage {
 	bool memory_known, pids_known, cpu_known, peak_known;
