@@ -109,11 +109,13 @@ static int plan_layers(struct machine *machine, struct child_plan *plan, const s
 		char work[16], below[PATH_BYTES];
 		snprintf(work, sizeof work, "work-%d", i);
 		snprintf(below, sizeof below, "upper%s", target);
-		struct stat there;
-		for (struct machine *base = machine->base; base; base = base->base)
-			if (fstatat(base->scratch, below, &there, AT_SYMLINK_NOFOLLOW) == 0 && S_ISDIR(there.st_mode) &&
-			    add_layer(plan, part->options, sizeof part->options, base->scratch, below, userns, failure) < 0)
-				return -1;
+		for (struct machine *base = machine->base; base; base = base->base) {
+			/* Without it the workspace has nothing at the part's place. */
+			int dir = open_below(base->scratch, below);
+			int result = dir < 0 ? 0 : add_layer(plan, part->options, sizeof part->options, dir, "", userns, failure);
+			if (dir >= 0) close(dir);
+			if (result < 0) return -1;
+		}
 		for (int k = 0; k < request->parts[i].layer_count; k++)
 			if (add_layer(plan, part->options, sizeof part->options, AT_FDCWD, request->parts[i].layers[k], userns, failure) < 0) return -1;
 		if (finish_options(part->options, sizeof part->options, target, work, failure) < 0) return -1;

@@ -34,6 +34,13 @@ int clone_mount(int dir, const char *path, int userns, struct failure *failure)
 	return fail_errno(failure, error, "mapping the ids of %s", path[0] ? path : "the scratch file system");
 }
 
+/* A directory of a workspace: what its machine wrote is walked without following a link, which would lead to the host's files. */
+int open_below(int dir, const char *path)
+{
+	struct mw_open_how how = {.flags = O_PATH | O_DIRECTORY | O_CLOEXEC, .resolve = MW_RESOLVE_BENEATH | MW_RESOLVE_NO_SYMLINKS | MW_RESOLVE_NO_MAGICLINKS};
+	return k_openat2(dir, path, &how);
+}
+
 static uint64_t default_disk_bytes(void)
 {
 	struct sysinfo info;
