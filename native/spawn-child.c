@@ -20,6 +20,7 @@
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/vfs.h>
 
 static const char *const STEP_NAMES[] = {
 	[STEP_NONE] = "nothing",
@@ -179,13 +180,20 @@ static void enter_root(struct child_plan *plan)
 	TRY(STEP_PIVOT, chdir("/"));
 }
 
-/* An image may have no such file, or a link to nowhere: then the machine has no resolver configuration of ours. */
+/*
+ * An image may have no such file, or a link to nowhere: then the machine has no resolver configuration of ours. A link of the image or of an agent may also lead
+ * to what we mounted (the null device, init): only a file of the overlay is covered.
+ */
 static void mount_resolv(struct child_plan *plan)
 {
 	if (plan->resolv < 0) return;
-	if (k_move_mount(plan->resolv, "", AT_FDCWD, "/etc/resolv.conf", MW_MOVE_MOUNT_F_EMPTY_PATH | 0x10 /* T_SYMLINKS */) < 0 && errno != ENOENT &&
-	    errno != ENOTDIR && errno != ELOOP)
-		fail(plan, STEP_RESOLV);
+	struct statfs where;
+	struct stat what;
+	int fd = open("/etc/resolv.conf", O_PATH | O_CLOEXEC);
+	if (fd < 0) return;
+	if (fstat(fd, &what) == 0 && S_ISREG(what.st_mode) && fstatfs(fd, &where) == 0 && (uint32_t)where.f_type == 0x794c7630 /* overlay */)
+		TRY(STEP_RESOLV, k_move_mount(plan->resolv, "", fd, "", MW_MOVE_MOUNT_F_EMPTY_PATH | 0x40 /* T_EMPTY_PATH */));
+	close(fd);
 }
 
 /* Root without a user namespace is the host's root to the files of /proc: what it could read or write there is covered. */
