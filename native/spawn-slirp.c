@@ -81,7 +81,7 @@ int slirp_start(struct machine *machine, struct failure *failure)
 	}
 	char netns[64];
 	snprintf(netns, sizeof netns, "/proc/%d/ns/net", (int)machine->pid);
-	char *const argv[] = {(char *)"slirp4netns", (char *)"--configure", (char *)"--mtu=65520", (char *)"--disable-host-loopback", (char *)"--exit-fd=3",
+	char *const argv[] = {(char *)"slirp4netns", (char *)"--configure", (char *)"--mtu=65520", (char *)"--disable-host-loopback", (char *)"--enable-sandbox", (char *)"--enable-seccomp", (char *)"--exit-fd=3",
 			      (char *)"--ready-fd=4", (char *)"--netns-type=path", netns, (char *)"tap0", NULL};
 	int null = open("/dev/null", O_RDWR | O_CLOEXEC);
 	const int fds[][2] = {{null, 0}, {null, 1}, {null, 2}, {stop[0], 3}, {up[1], 4}};

@@ -1,7 +1,7 @@
 /** Real machines, made by the real spawner. They need root; the ordinary user's are in spawner-user.test.ts. */
 import { spawn as spawnProcess } from "node:child_process";
 import { once } from "node:events";
-import { existsSync, mkdtempSync, readdirSync, readFileSync, readlinkSync, rmSync, writeFileSync } from "node:fs";
+import { existsSync, mkdirSync, mkdtempSync, readdirSync, readFileSync, readlinkSync, rmSync, writeFileSync } from "node:fs";
 import { type AddressInfo, createServer, type Server } from "node:net";
 import { networkInterfaces, tmpdir } from "node:os";
 import { basename, join } from "node:path";
@@ -352,6 +352,21 @@ describe("sealed workspaces", () => {
     await get().releaseWorkspace("b");
     expect(traces()).toEqual(NOTHING);
   });
+
+  test("with a link on the way to a part's place do not show the host's files there", async () => {
+    await start();
+    mkdirSync(join(base, "secret", "inside"), { recursive: true });
+    writeFileSync(join(base, "secret", "inside", "marker"), "the host's\n");
+    await create({ id: "a" });
+    await sh("a", `ln -s ${join(base, "secret")} /deep`);
+    await get().seal("a");
+    await create({ id: "b", workspace: "a", parts: [{ target: "/deep/inside", layers: [join(bare.root, "bin")] }] });
+    const seen = await sh("b", "ls /deep/inside");
+    expect(seen).toContain("busybox");
+    expect(seen).not.toContain("marker");
+    await get().kill("b");
+    await get().releaseWorkspace("a");
+  });
 });
 
 describe("services", () => {
@@ -458,6 +473,29 @@ describe("a public network", () => {
     expect(slirps()).toHaveLength(1);
     for (const pid of slirps()) process.kill(pid, "SIGKILL");
     expect((await ended).reason).toBe("lost");
+  });
+
+  test("starts whatever a workspace has for its resolver's configuration", async () => {
+    await start({ slirp: slirp ?? "" });
+    for (const [index, made] of ["ln -s /dev/null /etc/resolv.conf", "ln -s /dev/.mw/init /etc/resolv.conf", "ln -s /proc/1/comm /etc/resolv.conf", "mkdir /etc/resolv.conf", "ln -s resolv.conf /etc/resolv.conf", "mv /etc /gone; touch /etc"].entries()) {
+      await create({ id: `a${index}` });
+      await sh(`a${index}`, `rm -rf /etc/resolv.conf; ${made}`);
+      await get().seal(`a${index}`);
+      await create({ id: `b${index}`, workspace: `a${index}`, network: "public" });
+      expect(await sh(`b${index}`, "echo ALIVE > /dev/null; echo ALIVE"), made).toBe("ALIVE\n");
+      await get().kill(`b${index}`);
+      await get().releaseWorkspace(`a${index}`);
+    }
+  });
+
+  test("is carried by a process that has given up the host's files and root's power", async () => {
+    await start({ slirp: slirp ?? "" });
+    await create({ id: "a", network: "public" });
+    const [pid] = slirps();
+    const status = readFileSync(`/proc/${pid}/status`, "utf8");
+    expect(BigInt(`0x${/^CapEff:\s*(\w+)/m.exec(status)?.[1]}`) & ~0x400n).toBe(0n);
+    expect(status).toMatch(/^Seccomp:\s*2$/m);
+    expect(existsSync(`/proc/${pid}/root/usr`)).toBe(false);
   });
 
   test("is refused without slirp4netns, with the command that installs it", async () => {
