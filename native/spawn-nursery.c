@@ -28,11 +28,11 @@ static const char *at_step = "starting";
 		if ((call) < 0) return -1;  \
 	} while (0)
 
-static int copy_program(const char *from, const char *to)
+static int copy_program(const char *from, const char *to, mode_t mode)
 {
 	int in = open(from, O_RDONLY | O_CLOEXEC);
 	if (in < 0) return -1;
-	int out = open(to, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0755);
+	int out = open(to, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode);
 	if (out < 0) return -1;
 	static char buffer[65536];
 	ssize_t got;
@@ -79,8 +79,12 @@ static int make_dev(void)
 	MUST("making /dev/shm", mkdir("dev/shm", 0755));
 	MUST("making /dev/.mw", mkdir("dev/.mw", 0711));
 	MUST("making /dev/.mw/empty", mkdir("dev/.mw/empty", 0555));
-	MUST("copying init", copy_program(S.config.init, "dev/.mw/init"));
-	if (S.config.files) MUST("copying files", copy_program(S.config.files, "dev/.mw/files"));
+	/*
+	 * Not readable: the memory of a program that its user cannot read belongs to the user namespace of the file's owner. So init's files in /proc, and those
+	 * of everything that shares its memory, are not root's inside: nobody there can make it the first to die when memory runs out.
+	 */
+	MUST("copying init", copy_program(S.config.init, "dev/.mw/init", 0711));
+	if (S.config.files) MUST("copying files", copy_program(S.config.files, "dev/.mw/files", 0755));
 	return mount(NULL, "dev", NULL, MS_REMOUNT | MS_BIND | MS_RDONLY | MS_NOSUID, NULL);
 }
 

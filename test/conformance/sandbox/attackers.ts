@@ -85,6 +85,15 @@ export function attackerSuite(options: ConformanceOptions): void {
     expect((await sh(sandbox, "renice -n 19 -p 1; echo alive")).out).toContain("alive");
   });
 
+  test("init is not made the first to die when memory runs out", async () => {
+    const sandbox = await machine();
+    // Through itself, or through anything that shares its memory: the supervisor of every command does.
+    const { out } = await sh(sandbox, "for p in /proc/[0-9]*; do [ $p = /proc/$$ ] || (echo 999 > $p/oom_score_adj) 2>/dev/null; done; cat /proc/1/oom_score_adj");
+    // An ordinary user's machines have no ids that are not root's inside.
+    if (sandbox.isolation.privileged && sandbox.isolation.profile === "userns") expect(out).toBe("500\n");
+    await sandbox.files.write("/tmp/x", "fine");
+  });
+
   test("the memory of one's own helpers is not a way out either", async () => {
     const sandbox = await machine();
     const result = await sh(sandbox, `for p in /proc/[0-9]*; do
