@@ -7,6 +7,7 @@
  */
 #include "init.h"
 
+#include <sys/mman.h>
 #include <errno.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -249,7 +250,10 @@ void exec_timers(uint64_t now, uint64_t *next) {
         else if (!e->main_done) earliest(next, e->deadline_ns);
         if (!e->finished) earliest(next, e->quiet_at_ns);
         if (e->gone && e->finished && !e->killing && e->supervisor == 0 && e->out[0].fd < 0 && e->out[1].fd < 0) {
+            bool moved = e->out[0].total + e->out[1].total > SCRATCH_BYTES / 4;
             exec_free(e);
+            /* A talkative command needed it; nothing is in it between events. */
+            if (moved) madvise(scratch, SCRATCH_BYTES, MADV_DONTNEED);
             i--;
         }
     }

@@ -22,7 +22,7 @@
 enum { LISTENER_FD = 3, LIFELINE_FD = 4, EVENTS = 64, KILL_ALL_MOST_MS = 10000, KILL_ALL_STEP_MS = 2 };
 
 world W;
-uint8_t scratch[SCRATCH_BYTES];
+_Alignas(4096) uint8_t scratch[SCRATCH_BYTES];
 
 static source listener_src = {SOURCE_LISTENER, NULL};
 static source lifeline_src = {SOURCE_LIFELINE, NULL};
