@@ -1,0 +1,55 @@
+import { mkdtempSync, readdirSync, readFileSync, rmSync, statSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { afterAll, describe, expect, it } from "vitest";
+import { mw } from "../support/cli.ts";
+import { startEngine } from "../support/engine.ts";
+import { leftoversAfter } from "../support/leftovers.ts";
+import { writeTask } from "../support/tasks.ts";
+
+const place = mkdtempSync(join(tmpdir(), "mw-model-"));
+const home = join(place, "home");
+const KEY = "sk-open-sesame-1234567890";
+afterAll(() => rmSync(place, { recursive: true, force: true }));
+
+describe("mw run with a model", () => {
+  it("lets the model work, keeps its tokens, and keeps the key out of everything", async () => {
+    const instruction = "Write hello to /work/out.  \n\ttrailing  é\r\n\n";
+    const task = writeTask(join(place, "task"), { name: "test/model", instruction });
+    const engine = await startEngine([{ content: null, calls: [{ command: "mkdir -p /work; echo hello > /work/out; env" }] }, { content: "done" }]);
+    try {
+      const args = ["run", task, "--harness", "bash", "--upstream", engine.url, "--model", "m", "-n", "2", "--temperature", "0.7", "--seed", "3", "--json", "--quiet"];
+      const { code, stdout, stderr } = await mw(args, { env: { MW_HOME: home, MW_API_KEY: KEY } });
+      expect({ code, stderr: stderr.replace(/^preparing.*\n/m, "") }).toEqual({ code: 0, stderr: "" });
+      const { run, rollouts, outcomes } = JSON.parse(stdout) as { run: string; rollouts: { rollout: string; reward: number; stopReason: string }[]; outcomes: Record<string, number> };
+      expect(outcomes).toEqual({ scored: 2 });
+      for (const { reward, stopReason } of rollouts) expect({ reward, stopReason }).toEqual({ reward: 1, stopReason: "finished" });
+
+      for (const line of (await mw(["export", run], { env: { MW_HOME: home } })).stdout.trim().split("\n")) {
+        const rollout = JSON.parse(line) as { instruction: string; turns: number; messages: { role: string; content: string }[]; calls: { completionTokenIds: number[] | null; request: { temperature: number } }[] };
+        expect(rollout.instruction).toBe(instruction);
+        expect(rollout.turns).toBe(2);
+        expect(rollout.messages.find(({ role }) => role === "user")?.content).toBe(instruction);
+        expect(rollout.calls.length).toBe(2);
+        for (const call of rollout.calls) {
+          expect(call.completionTokenIds?.length).toBeGreaterThan(0);
+          expect(call.request.temperature).toBe(0.7);
+        }
+      }
+      expect(engine.requests.map(({ headers }) => headers["authorization"])).toEqual(Array.from({ length: 4 }, () => `Bearer ${KEY}`));
+      expect(filesWith(home, KEY)).toEqual([]);
+      expect(stdout + stderr).not.toContain(KEY);
+    } finally {
+      await engine.close();
+    }
+    expect(await leftoversAfter(home, 5000)).toEqual([]);
+  });
+});
+
+function filesWith(directory: string, text: string): string[] {
+  return readdirSync(directory, { withFileTypes: true }).flatMap((entry) => {
+    const path = join(directory, entry.name);
+    if (entry.isDirectory()) return filesWith(path, text);
+    return entry.isFile() && statSync(path).size < 1 << 24 && readFileSync(path).includes(text) ? [path] : [];
+  });
+}
