@@ -273,7 +273,7 @@ export interface Sandbox {
   freeze(): Promise<void>;
   thaw(): Promise<void>;
   metrics(): Promise<SandboxMetrics>;
-  /** The lease now ends `ttlMs` from now. */
+  /** The lease now ends `ttlMs` from now. From the first call on it is the caller's to renew: the backend no longer does so by itself. */
   renew(ttlMs: number): Promise<void>;
   /** Ends the machine and keeps its files. The sandbox is over; the workspace is the caller's to release. */
   seal(): Promise<Workspace>;

@@ -64,7 +64,8 @@ export async function runExec(connection: InitConnection, request: ExecRequest):
   const chunks: { stdout: Uint8Array[]; stderr: Uint8Array[] } = { stdout: [], stderr: [] };
   for await (const { stream, data } of exec.output) chunks[stream].push(data);
   const exit = await exec.exit;
-  if (exit.ended !== "lost") await exec.acknowledge().catch(() => undefined);
+  // Not awaited: later requests on the same connection find the exec forgotten, and nobody waits for the answer.
+  if (exit.ended !== "lost") exec.acknowledge().catch(() => undefined);
   return { ...exit, stdout: Buffer.concat(chunks.stdout), stderr: Buffer.concat(chunks.stderr) };
 }
 
