@@ -1,0 +1,65 @@
+/** `mw sandbox` as a user runs it: one-shot commands, a held machine reached from other processes, exit codes, and nothing left. */
+import { spawn, spawnSync } from "node:child_process";
+import { mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { fileURLToPath } from "node:url";
+import { afterAll, beforeAll, expect, test } from "vitest";
+import { makeTestRoot, type TestRoot } from "../support/rootfs.ts";
+
+const MAIN = fileURLToPath(new URL("../../dist/cli/main.js", import.meta.url));
+let base = "";
+let image: TestRoot;
+
+beforeAll(() => {
+  base = mkdtempSync(join(tmpdir(), "mw-cli-sandbox-"));
+  image = makeTestRoot(base);
+});
+afterAll(() => rmSync(base, { recursive: true, force: true }));
+
+const env = (): NodeJS.ProcessEnv => ({ PATH: process.env["PATH"], HOME: base, MW_HOME: join(base, "home") });
+
+function mw(inputs: readonly string[], stdin = ""): { readonly code: number | null; readonly out: string; readonly err: string } {
+  const result = spawnSync(process.execPath, [MAIN, "sandbox", ...inputs], { env: env(), input: stdin, encoding: "utf8", timeout: 50_000 });
+  return { code: result.status, out: result.stdout, err: result.stderr };
+}
+
+const reference = (): string => `dir:${image.directory}`;
+
+test("run: bytes pass through, the exit code is the command's, limits and deadlines are named, nothing is left", () => {
+  expect(mw(["run", reference(), "--", "sh", "-c", "cat; exit 7"])).toMatchObject({ code: 7, out: "" });
+  expect(mw(["run", "-i", "--env", "A=b c", reference(), "--", "sh", "-c", 'cat; echo "$A"; echo e >&2'], "in\n")).toMatchObject({ code: 0, out: "in\nb c\n" });
+  const late = mw(["run", "--timeout", "300ms", reference(), "--", "sleep", "30"]);
+  expect(late.code).toBe(124);
+  expect(late.err).toContain("killed after 0.3 s");
+  const document = JSON.parse(mw(["run", "--json", reference(), "--", "sh", "-c", "echo a; kill -9 $$"]).out) as unknown;
+  expect(document).toMatchObject({ code: 137, signal: "SIGKILL", ended: "exited", cause: null, stdout: "a\n", stdoutBytes: 2, truncated: false });
+  expect(readdirSync(join(base, "home/held"))).toEqual([]);
+});
+
+test("bad input is told what, where and how", () => {
+  for (const inputs of [["run", reference()], ["run", "--memory", "lots", reference(), "--", "true"], ["exec", "nope", "--", "true"], ["rm", "nope"], ["cp", "/a", "/b"], ["run", "dir:/no/such", "--", "true"]]) {
+    const { code, err } = mw(inputs);
+    expect(code, inputs.join(" ")).toBe(2);
+    expect(err, inputs.join(" ")).toMatch(/^error: .+\n {2}fix: /m);
+  }
+});
+
+test("create holds a machine that other processes reach, until rm", async () => {
+  const holder = spawn(process.execPath, [MAIN, "sandbox", "create", reference()], { env: env(), stdio: ["ignore", "pipe", "ignore"] });
+  const ended = new Promise<number | null>((resolve) => holder.once("exit", resolve));
+  const id = await new Promise<string>((resolve, reject) => {
+    holder.stdout.once("data", (data: Buffer) => resolve(data.toString().trim()));
+    holder.once("exit", (code) => reject(new Error(`create ended with ${code}`)));
+  });
+  expect(JSON.parse(mw(["ls", "--json"]).out)).toMatchObject({ sandboxes: [{ sandbox: id, owner: "create" }] });
+  writeFileSync(join(base, "file"), "moved\n");
+  expect(mw(["cp", join(base, "file"), `${id}:/tmp/f`]).code).toBe(0);
+  expect(mw(["exec", "--workdir", "/tmp", id, "--", "sh", "-c", "cat f; echo more >> f; exit 3"])).toMatchObject({ code: 3, out: "moved\n" });
+  expect(mw(["cp", `${id}:/tmp/f`, join(base, "back")]).code).toBe(0);
+  expect(readFileSync(join(base, "back"), "utf8")).toBe("moved\nmore\n");
+  expect(mw(["rm", id])).toMatchObject({ code: 0, out: `${id}\n` });
+  expect(await ended).toBe(0);
+  expect(JSON.parse(mw(["ls", "--json"]).out)).toEqual({ sandboxes: [] });
+  expect(readdirSync(join(base, "home/held"))).toEqual([]);
+});
