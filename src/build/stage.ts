@@ -71,7 +71,7 @@ export class StageExecutor {
     this.#config = { ...config, env: { ...config.env }, labels: { ...config.labels } };
     for (const [index, step] of this.#stage.instructions.entries()) {
       this.#build.signal.throwIfAborted();
-      this.#build.progress(`[${this.#stage.name ?? base} ${index + 1}/${this.#stage.instructions.length}] ${step.text.split("\n")[0]}`);
+      this.#build.progress(`${this.#build.dockerfileName} [${this.#stage.name ?? base} ${index + 1}/${this.#stage.instructions.length}] ${step.text.split("\n")[0]}`);
       await this.#step(step);
     }
     return this.#build.images.commit(this.#image, null, this.#configuration(), `${this.#build.dockerfileName} (from ${base})`);

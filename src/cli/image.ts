@@ -35,9 +35,9 @@ const importCommand: Command<AppContext> = buildCommand<MakeFlags, [string, stri
   docs: { brief: "Import a file or directory and give it a name" },
 });
 
-const listCommand: Command<AppContext> = buildCommand<OutputFlags, [], AppContext>({
+const listCommand: Command<AppContext> = buildCommand<OutputFlags & { readonly all: boolean }, [], AppContext>({
   loader: async () => (await import("./commands/image.ts")).list,
-  parameters: { flags: { json } },
+  parameters: { flags: { json, all: { kind: "boolean", default: false, withNegated: false, brief: "also images without a name" } } },
   docs: { brief: "List the images that are here" },
 });
 

@@ -75,7 +75,7 @@ async function startBootstrap([program = "", ...args]: readonly string[], tempor
   });
   const tail: string[] = [];
   createInterface({ input: child.stderr }).on("line", (line) => {
-    if (line.startsWith("I: ")) options.progress(`${name}: ${line.slice(3, 150)}`);
+    if (line.startsWith("I: ")) options.progress(`mmdebstrap: ${line.slice(3, 150)}`);
     tail.push(line);
     if (tail.length > 40) tail.shift();
   });

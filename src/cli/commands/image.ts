@@ -24,9 +24,10 @@ export async function importImage(this: AppContext, flags: MakeFlags, path: stri
   report(this, flags, image, name ?? reference);
 }
 
-export async function list(this: AppContext, flags: OutputFlags): Promise<void> {
+export async function list(this: AppContext, flags: OutputFlags & { readonly all: boolean }): Promise<void> {
   const store = await openStore(this);
-  const images = await store.list();
+  const everything = await store.list();
+  const images = flags.all ? everything : everything.filter(({ name }) => name !== null);
   if (flags.json) {
     printJson(this, { images: images.map(({ name, image, bytes }) => ({ name, ...describe(image), bytes })) });
     return;
@@ -51,6 +52,7 @@ export async function list(this: AppContext, flags: OutputFlags): Promise<void> 
       styler(this.process.stdout, this.env),
     ),
   );
+  if (images.length < everything.length) note(this, `${everything.length - images.length} images without a name (results and steps of builds); --all lists them, mw image gc removes them`);
 }
 
 export async function show(this: AppContext, flags: OutputFlags, reference: string): Promise<void> {
