@@ -54,6 +54,7 @@ export async function runWithProgress(context: AppContext, config: Config, quiet
       openMachines: () => openMachines(context, config),
       makeHarness: makeRunHarness,
       observer: progress,
+      signal: stopListening.before,
       started: (controller, run) => {
         started.push(run);
         stopListening.attach(controller);
@@ -75,11 +76,15 @@ export async function runWithProgress(context: AppContext, config: Config, quiet
 }
 
 /** First interrupt: drain; second: stop; before the run has begun: give up at once. */
-function listen(context: AppContext, progress: Progress): { attach(controller: RunController): void; stop(): void } {
+function listen(context: AppContext, progress: Progress): { readonly before: AbortSignal; attach(controller: RunController): void; stop(): void } {
+  const before = new AbortController();
   let controller: RunController | null = null;
   let interrupts = 0;
   const act = (): void => {
-    if (controller === null) return;
+    if (controller === null) {
+      before.abort(new MwError("cancelled", "interrupted before the run began"));
+      return;
+    }
     if (interrupts === 1) {
       progress.note(`stopping: nothing new starts, ${controller.active} running rollouts have ${formatDuration(LIMITS.drainGraceMs)} to finish; once more stops them now`);
       controller.drain("interrupted", LIMITS.drainGraceMs);
@@ -90,6 +95,7 @@ function listen(context: AppContext, progress: Progress): { attach(controller: R
     act();
   });
   return {
+    before: before.signal,
     attach: (attached) => {
       controller = attached;
       if (interrupts > 0) act();

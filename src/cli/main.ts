@@ -8,7 +8,7 @@ for (const stream of [process.stdout, process.stderr]) {
   });
 }
 
-process.exitCode = await runCli(process.argv.slice(2), {
+const code = await runCli(process.argv.slice(2), {
   stdout: process.stdout,
   stderr: process.stderr,
   env: process.env,
@@ -23,3 +23,7 @@ process.exitCode = await runCli(process.argv.slice(2), {
     };
   },
 });
+
+// Idle connections to an upstream must not hold the terminal; what was printed is out before the end.
+if (process.stdout.writableLength > 0) await new Promise((resolve) => process.stdout.once("drain", resolve).once("error", resolve));
+process.exit(code);

@@ -14,6 +14,11 @@ export function statisticsOf(state: RunState): Summary {
   return summarise([...state.rollouts.values()].map(({ task, outcome, reward }): Sample => ({ task: label(task), family: task.family, outcome, reward })));
 }
 
+/** Where several harnesses were drawn from: what each came to. */
+function byHarness(state: RunState): readonly GroupStatistics[] {
+  return summarise([...state.rollouts.values()].map(({ task, harness, outcome, reward }): Sample => ({ task: task.directory, family: harness, outcome, reward }))).families;
+}
+
 export interface PhaseTime {
   readonly phase: Phase;
   readonly count: number;
@@ -44,6 +49,8 @@ export function summaryText(context: AppContext, state: RunState): string {
   if (state.rollouts.size > 0) {
     parts.push(groupTable("family", summary.families, paint));
     if (summary.tasks.length > 1) parts.push(groupTable("task", summary.tasks, paint));
+    const harnesses = byHarness(state);
+    if (harnesses.length > 1) parts.push(groupTable("harness", harnesses, paint));
     parts.push(passText(summary.overall), outcomeText(summary.overall));
   }
   for (const { source, error } of state.refused.slice(0, 20)) parts.push(`${paint("yellow", "no task:")} ${printable(source)}: ${failureText(error)}`);

@@ -67,6 +67,8 @@ export class RunController {
   readonly #slots: Semaphore;
   readonly #admission = new AbortController();
   readonly #stopping = new AbortController();
+  /** Aborted at the end: a timer that still waits must not keep the process alive. */
+  readonly #over = new AbortController();
   readonly #active = new Set<Promise<void>>();
   #fatal: MwError | null = null;
 
@@ -84,7 +86,11 @@ export class RunController {
       if (!this.#admission.signal.aborted) this.#fail(toMwError(error));
     }
     while (this.#active.size > 0) await Promise.allSettled(this.#active);
-    const interrupted = this.#fatal?.message ?? (this.#admission.signal.aborted ? toMwError(this.#admission.signal.reason).message : null);
+    this.#over.abort("over");
+    const { planCompleted, recorded, rollouts } = this.#options.state;
+    // An interrupt that came when the last rollouts were under way has interrupted nothing.
+    const complete = planCompleted && recorded === rollouts.size;
+    const interrupted = complete ? null : (this.#fatal?.message ?? (this.#admission.signal.aborted ? toMwError(this.#admission.signal.reason).message : null));
     if (interrupted === null) {
       await this.#emit({ type: "run_finished" });
       return "finished";
@@ -99,7 +105,7 @@ export class RunController {
   drain(reason: string, graceMs: number): void {
     if (this.#admission.signal.aborted) return;
     this.#admission.abort(new MwError("cancelled", reason));
-    this.#options.runtime.sleep(graceMs, this.#stopping.signal).then(
+    this.#options.runtime.sleep(graceMs, this.#over.signal).then(
       () => this.stop(reason),
       () => undefined,
     );
@@ -234,8 +240,13 @@ export class RunController {
       await this.#emit({ type: "rollout_try_failed", ...base, outcome: result.outcome, error: toFailure(result.error), cause: "failure" });
       // Longer each time: what failed may need a moment to come back.
       await this.#options.runtime.sleep(500 * 2 ** Math.min(number - 1, 6), this.#admission.signal).catch(() => undefined);
+      try {
+        await this.#waitForRoom();
+      } catch (error) {
+        if (!this.#admission.signal.aborted) throw error;
+      }
+      // What is not begun again is a later controller's.
       if (this.#admission.signal.aborted) return;
-      await this.#waitForRoom();
     }
   }
 

@@ -45,6 +45,8 @@ export interface RunDependencies {
   /** Makes a harness by name; `script` is the host path of the file that the script harness plays. */
   readonly makeHarness: (name: string, script: string | null) => Harness;
   readonly observer: RunObserver;
+  /** Ends what happens before the controller starts: images are prepared, tasks are looked for. */
+  readonly signal: AbortSignal;
   /** Gives the controller to whoever may stop it. */
   readonly started: (controller: RunController, run: RunId) => void;
 }
@@ -76,7 +78,8 @@ export async function startRun(dependencies: RunDependencies, request: NewRun, a
     await sweepRuns(home);
     const plan = await firstGroup(readable, checker(dependencies, request, harnesses, machines));
     // An image that every task is to use is there before anything starts.
-    if (request.image !== null) await machines.images.resolve(request.image, { progress: (message) => dependencies.observer.note(message) });
+    if (request.image !== null) await machines.images.resolve(request.image, { progress: (message) => dependencies.observer.note(message), signal: dependencies.signal });
+    dependencies.signal.throwIfAborted();
     const run = newId("run", runtime);
     const config: RunConfig = {
       ...request,
