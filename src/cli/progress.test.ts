@@ -55,7 +55,7 @@ describe("progress", () => {
     play(progress);
     progress.note("pulling");
     progress.finish();
-    expect(text()).toMatch(/\u001b\[\d+A\u001b\[J/);
+    expect(text()).toContain("A\u001b[J");
     expect(text()).toContain("2/2");
     expect(text()).toContain("0.500");
     expect(text()).not.toContain("\u001b[2J");
