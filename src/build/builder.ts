@@ -70,6 +70,7 @@ async function buildOnce(options: BuilderOptions, request: BuildRequest): Promis
   }
   for (const warning of parsed.warnings) request.progress?.(warning);
 
+  await resolveBases(options, request, parsed);
   await mkdir(join(options.directory, "cache"), { recursive: true });
   const temporary = await mkdtemp(join(options.directory, "build-"));
   const deadline = AbortSignal.timeout(request.timeoutMs ?? 600_000);
@@ -100,13 +101,28 @@ async function buildOnce(options: BuilderOptions, request: BuildRequest): Promis
   }
 }
 
-async function buildStages(environment: BuildEnvironment, parsed: ReturnType<typeof parseDockerfile>, target: string | undefined): Promise<Image> {
+/** Pulling or bootstrapping what the stages start from is not the build's own time: the deadline of a task's build starts after it. */
+async function resolveBases({ images }: BuilderOptions, request: BuildRequest, parsed: ReturnType<typeof parseDockerfile>): Promise<void> {
+  const globals = globalArguments(parsed, request.args ?? {});
+  const names = new Set(parsed.stages.flatMap(({ name }, index) => [String(index), ...(name === null ? [] : [name])]));
+  for (const { base } of parsed.stages) {
+    const image = expandVariables(base, parsed.escape, (name) => globals.get(name));
+    if (image === "scratch" || image === "" || names.has(image.toLowerCase())) continue;
+    await images.resolve(image, { ...(request.progress === undefined ? {} : { progress: request.progress }), ...(request.signal === undefined ? {} : { signal: request.signal }) });
+  }
+}
+
+function globalArguments(parsed: ReturnType<typeof parseDockerfile>, given: Readonly<Record<string, string>>): ReadonlyMap<string, string> {
   const globals = new Map<string, string>();
   for (const { name, value } of parsed.globalArgs) {
-    const given = environment.buildArgs[name];
-    if (given !== undefined) globals.set(name, given);
-    else if (value !== null) globals.set(name, expandVariables(value, environment.escape, (other) => globals.get(other)));
+    const own = given[name] ?? (value === null ? undefined : expandVariables(value, parsed.escape, (other) => globals.get(other)));
+    if (own !== undefined) globals.set(name, own);
   }
+  return globals;
+}
+
+async function buildStages(environment: BuildEnvironment, parsed: ReturnType<typeof parseDockerfile>, target: string | undefined): Promise<Image> {
+  const globals = globalArguments(parsed, environment.buildArgs);
   const wanted = target === undefined ? parsed.stages.length - 1 : parsed.stages.findIndex((stage, index) => stage.name === target.toLowerCase() || String(index) === target);
   if (wanted < 0) {
     throw new MwError("invalid_image", `${environment.dockerfileName} has no stage ${target}`, {

@@ -4,7 +4,7 @@
  */
 import { createHash } from "node:crypto";
 import { createReadStream } from "node:fs";
-import { chmod, copyFile, lstat, mkdir, readFile, readdir, readlink, symlink, utimes, writeFile } from "node:fs/promises";
+import { chmod, copyFile, lstat, mkdir, readFile, readdir, readlink, realpath, symlink, utimes, writeFile } from "node:fs/promises";
 import { basename, dirname, join } from "node:path";
 import { MwError } from "../core/errors.ts";
 import { parseDockerignore, pathMatcher, type IgnoreRules } from "./dockerignore.ts";
@@ -54,7 +54,7 @@ export async function stageSources(
       });
     }
     for (const match of matches) {
-      const from = join(context.directory, match);
+      const from = await followed(context, match, source, options.where);
       const stats = await lstat(from);
       const path = join(options.target, String(staged.length));
       await stage(from, match, path, { keep, mode: options.mode, enterIgnored: context.ignore.hasExceptions });
@@ -62,6 +62,15 @@ export async function stageSources(
     }
   }
   return staged;
+}
+
+/** A source that is itself a link stands for what it leads to, as in Docker, as long as that is in the context. Links below a source stay links. */
+async function followed(context: BuildContext, match: string, source: string, where: string): Promise<string> {
+  const path = join(context.directory, match);
+  if (!(await lstat(path)).isSymbolicLink()) return path;
+  const [target, root] = await Promise.all([realpath(path).catch(() => ""), realpath(context.directory)]);
+  if (target.startsWith(`${root}/`)) return target;
+  throw new MwError("invalid_image", `${where}: ${source} is a link that leads out of the build context`, { fix: "Copy what it leads to into the context." });
 }
 
 /** Context paths are absolute or relative to the same place; `..` cannot leave it. */

@@ -139,13 +139,12 @@ export class StageExecutor {
     const key = ["run", argv, stdin ?? "", network, this.#config.user, this.#config.workdir, this.#config.env, [...this.#args]];
     await this.#layer(key, network, async (sandbox) => {
       const tail: string[] = [];
-      const exec = await sandbox.exec({
-        command: argv,
-        cwd: this.#config.workdir,
-        user: this.#config.user === "" ? "root" : this.#config.user,
-        env: { ...Object.fromEntries(this.#args), ...this.#config.env },
-        ...(stdin === null ? {} : { stdin }),
-        signal: this.#build.signal,
+      const user = this.#config.user === "" ? "root" : this.#config.user;
+      const env = { ...Object.fromEntries(this.#args), ...this.#config.env };
+      const request = { command: argv, cwd: this.#config.workdir, user, env, ...(stdin === null ? {} : { stdin }), signal: this.#build.signal };
+      const exec = await sandbox.exec(request).catch((error: unknown) => {
+        if (!(error instanceof MwError) || error.code !== "invalid_input") throw error;
+        throw new MwError("invalid_image", `${this.#where(step.line)}: the step cannot start as ${user} in ${this.#config.workdir}: ${error.message}`, { fix: "Make the user or directory in an earlier step.", cause: error });
       });
       const decoder = new TextDecoder();
       let partial = "";

@@ -1,0 +1,150 @@
+/** Dockerfiles are built in real machines and looked at in real machines. */
+import { mkdirSync, mkdtempSync, rmSync, symlinkSync, writeFileSync, chmodSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { dirname, join } from "node:path";
+import { afterAll, beforeAll, describe, expect, it } from "vitest";
+import { makeTestRoot, type TestRoot } from "../../test/support/rootfs.ts";
+import { openImageStore, type Image, type LocalImageStore } from "../image/index.ts";
+import { openNativeBackend, type NativeBackend } from "../sandbox/index.ts";
+import { createImageBuilder, type BuildRequest, type ImageBuilder } from "./index.ts";
+
+let home: string;
+let testRoot: TestRoot;
+let backend: NativeBackend;
+let images: LocalImageStore;
+let builder: ImageBuilder;
+let count = 0;
+
+beforeAll(async () => {
+  home = mkdtempSync(join(tmpdir(), "mw-build-test-"));
+  testRoot = makeTestRoot();
+  backend = await openNativeBackend({ home });
+  images = await openImageStore({ home, aliases: { base: `dir:${testRoot.directory}` } });
+  builder = createImageBuilder({ backend, images, directory: join(home, "build") });
+});
+
+afterAll(async () => {
+  await backend.close();
+  testRoot.remove();
+  rmSync(home, { recursive: true, force: true });
+});
+
+interface Built {
+  readonly image: Image;
+  readonly progress: readonly string[];
+  readonly context: string;
+}
+
+/** Writes a context (a value that starts with `->` is a link) and builds it. */
+async function build(dockerfile: string, files: Readonly<Record<string, string>> = {}, more: Partial<BuildRequest> = {}, context = join(home, `context${count++}`)): Promise<Built> {
+  mkdirSync(context, { recursive: true });
+  writeFileSync(join(context, "Dockerfile"), dockerfile);
+  for (const [name, content] of Object.entries(files)) {
+    mkdirSync(dirname(join(context, name)), { recursive: true });
+    if (content.startsWith("->")) symlinkSync(content.slice(2), join(context, name));
+    else writeFileSync(join(context, name), content);
+  }
+  const progress: string[] = [];
+  const image = await builder.build({ dockerfile: join(context, "Dockerfile"), context, network: "none", progress: (message) => progress.push(message), ...more });
+  return { image, progress, context };
+}
+
+/** Output of a command in a fresh machine of the image. */
+async function look(image: Image, command: string): Promise<string> {
+  const sandbox = await backend.create({ root: await images.rootFilesystem(image) });
+  try {
+    const { code, stdout, stderr } = await sandbox.run({ command });
+    if (code !== 0) throw new Error(`${command} ended with ${code}: ${Buffer.from(stderr).toString()}`);
+    return Buffer.from(stdout).toString();
+  } finally {
+    await sandbox.kill();
+  }
+}
+
+describe("building", () => {
+  it("runs commands as the user, in the directory, with the variables of that point", async () => {
+    const { image } = await build(
+      'FROM base\nARG WHO=nobody\nENV GREETING="hello $WHO" EMPTY=\nWORKDIR /work\nWORKDIR nested\nRUN echo "$GREETING:$PWD:$(id -un)" > /root-said && chmod 777 .\nUSER agent\nRUN echo "$(id -un):$HOME" > said\nENV LATER=1\n',
+      {},
+      { args: { WHO: "you" } },
+    );
+    expect(await look(image, "cat /root-said said; id -un; pwd; echo $LATER")).toBe("hello you:/work/nested:root\nagent:/home/agent\nagent\n/work/nested\n1\n");
+    expect(image.config).toMatchObject({ user: "agent", workdir: "/work/nested", env: { GREETING: "hello you", EMPTY: "", LATER: "1" } });
+    // A build argument is no variable of the image.
+    expect(image.config.env["WHO"]).toBeUndefined();
+  });
+
+  it("copies files, directories and links with modes, owners and merging, as Docker does", async () => {
+    const context = join(home, `context${count++}`);
+    mkdirSync(join(context, "tree/empty"), { recursive: true });
+    writeFileSync(join(context, "run.sh"), "#!/bin/sh\n");
+    chmodSync(join(context, "run.sh"), 0o755);
+    const { image } = await build(
+      "FROM base\nCOPY tree /etc/dir\nCOPY run.sh /opt/tool\nCOPY run.sh tree/.hidden /opt/both/\nCOPY --chown=agent:shared --chmod=640 tree/a /owned\nCOPY tre[e]/* /glob/\nCOPY . /all/\n",
+      { "tree/a": "new\n", "tree/.hidden": "h", "tree/link": "->a", "tree/sp ace/ü": "x", ".dockerignore": "tree/sp*\nDockerfile\n" },
+      {},
+      context,
+    );
+    expect(await look(image, "cat /etc/dir/old /etc/dir/a; readlink /etc/dir/link; stat -c %a /opt/tool; ls -A /opt/both; stat -c '%U:%G %a' /owned; ls -A /glob; ls -A /all /all/tree; test -d /etc/dir/empty")).toBe(
+      "old\nnew\na\n755\n.hidden\nrun.sh\nagent:shared 640\n.hidden\na\nlink\n/all:\n.dockerignore\nrun.sh\ntree\n\n/all/tree:\n.hidden\na\nempty\nlink\n",
+    );
+  });
+
+  it("keeps what commands did to files: removals, replaced directories, owners, hard links", async () => {
+    const { image } = await build("FROM base\nRUN rm /etc/marker && rm -r /etc/dir && mkdir /etc/dir && echo new > /etc/dir/new && ln /etc/dir/new /etc/dir/same && chown 1000:2000 /etc/dir/new\nRUN test /etc/dir/new -ef /etc/dir/same\n");
+    expect(await look(image, "ls /etc/dir; cat /etc/dir/new; test ! -e /etc/marker && stat -c '%u:%g' /etc/dir/same")).toBe("new\nsame\nnew\n1000:2000\n");
+  });
+
+  it("runs heredoc scripts and copies heredoc files", async () => {
+    const { image } = await build('FROM base\nENV X=1\nRUN <<EOF\nset -e\necho "a $X" > /a\necho b > /b\nEOF\nCOPY <<one <<"two" /made/\nx=$X\none\nx=$X\ntwo\nRUN cat <<EOF > /c\nraw\nEOF\n');
+    expect(await look(image, "cat /a /b /made/one /made/two /c")).toBe("a 1\nb\nx=1\nx=$X\nraw\n");
+  });
+
+  it("builds only the stages that are needed and copies between them, links as they are", async () => {
+    const { image, progress } = await build(
+      "FROM base AS tools\nRUN mkdir -p /out/bin && echo tool > /out/bin/t && ln -s /absolute/elsewhere /out/link\nFROM base AS unused\nRUN exit 1\nFROM scratch\nCOPY --from=base /bin /bin\nCOPY --from=tools /out/ /out\nCOPY --from=0 /out/bin/* /flat/\n",
+    );
+    expect(await look(image, "cat /out/bin/t /flat/t; readlink /out/link; ls /")).toContain("tool\ntool\n/absolute/elsewhere\n");
+    expect(progress.join("\n")).not.toContain("exit 1");
+  });
+
+  it("does equal steps once, and again from the first one that differs", async () => {
+    const dockerfile = "FROM base\nRUN date +%s%N > /one\nCOPY f /f\nRUN date +%s%N > /two\n";
+    const first = await build(dockerfile, { f: "1" });
+    const again = await build(dockerfile, { f: "1" });
+    expect(again.image.digest).toBe(first.image.digest);
+    const changed = await build(dockerfile, { f: "2" });
+    const before = (await look(first.image, "cat /one /two")).split("\n");
+    const after = (await look(changed.image, "cat /one /two")).split("\n");
+    expect(after[0]).toBe(before[0]);
+    expect(after[1]).not.toBe(before[1]);
+  });
+
+  it("leaves no machine and no temporary file behind, also after a failure", async () => {
+    await expect(build("FROM base\nRUN echo words on the way; echo cause >&2; exit 7\n")).rejects.toMatchObject({
+      code: "image_failed",
+      message: expect.stringMatching(/:2: `RUN echo words.*exit code 7\nwords on the way\ncause$/),
+    });
+    expect(await backend.list()).toEqual([]);
+    const { readdirSync } = await import("node:fs");
+    expect(readdirSync(join(home, "build"))).toEqual(["cache"]);
+  });
+
+  it("ends when its time is over, and says so", async () => {
+    await expect(build("FROM base\nRUN sleep 60\n", {}, { timeoutMs: 1500 })).rejects.toMatchObject({ code: "image_failed", message: expect.stringContaining("took longer than 2 s") });
+    expect(await backend.list()).toEqual([]);
+  });
+
+  it.each([
+    ["FROM base\nCOPY missing /x\n", /:2: missing is not in the build context/],
+    ["FROM base\nCOPY ../../../../etc/passwd /x\n", /:2: \.\.\/\.\.\/\.\.\/\.\.\/etc\/passwd is not in the build context/],
+    ["FROM base\nCOPY --from=base /nowhere /x\n", /:2: \/nowhere does not exist in base/],
+    ["FROM base\nCOPY --chmod=u+x Dockerfile /x\n", /:2: --chmod=u\+x is not an octal mode/],
+    ["FROM base\nUSER nobody-here\nRUN true\n", /nobody-here/],
+    ["FROM base\nRUN echo ${X#y} && true\nENV A=${B#c}\n", /:3: unsupported variable form/],
+    ["FROM base\nCOPY link /x\n", /:2: link is a link that leads out of the build context/],
+    ["FROM base\nCOPY link/shadow /x\n", /:2: link\/shadow is not in the build context/],
+  ])("refuses %j", async (dockerfile, message) => {
+    await expect(build(dockerfile, { link: "->/etc" })).rejects.toMatchObject({ name: "MwError", message: expect.stringMatching(message) });
+  });
+});
