@@ -20,7 +20,7 @@ import { readInputs } from "./inputs.ts";
 import { checkItem, planRun, type PlanItem } from "./plan.ts";
 import { preflight } from "./preflight.ts";
 import { readRunConfig, type RunConfig } from "./run-config.ts";
-import { RunState } from "./run-state.ts";
+import { loadRunState, RunState } from "./run-state.ts";
 import { TaskImages } from "./task-images.ts";
 import type { TryServices } from "./try.ts";
 
@@ -102,11 +102,14 @@ export async function startRun(dependencies: RunDependencies, request: NewRun, a
 /** Goes on with a run after its controller died or was stopped. A finished run is only read. */
 export async function resumeRun(dependencies: RunDependencies, run: RunId, apiKey: (config: RunConfig) => string | null, overrides: { readonly concurrency?: number }): Promise<RunEnd> {
   const config = { ...(await readRunConfig(dependencies.home, run)), ...overrides };
+  const seen = await loadRunState(dependencies.home, run);
+  if (seen.status === "finished") return { run, ended: "finished", state: seen };
   const machines = await dependencies.openMachines();
   try {
     await sweepRuns(dependencies.home);
     const state = new RunState();
     const log = await openLog(dependencies, config, machines, state);
+    // Finished between the two looks.
     if (state.status === "finished") {
       await log.close();
       return { run, ended: "finished", state };
