@@ -8,6 +8,8 @@
 #include <sys/xattr.h>
 #include <unistd.h>
 
+enum { XATTR_BYTES = 64 << 10 };
+
 static char path[PATH_BYTES + 256];
 static uint64_t count;
 
@@ -57,13 +59,68 @@ static void directory(int parent, const char *name, int fd, const struct stat *s
     if (had && opaque && S_ISDIR(lower.st_mode)) removed_below(fd);
 }
 
+static bool same_attributes(int parent, const char *name, int lower_parent, const char *lower_name) {
+    static char names[XATTR_BYTES], lower_names[XATTR_BYTES], value[XATTR_BYTES], lower_value[XATTR_BYTES];
+    char at[64 + 256], lower_at[64 + 256];
+    snprintf(at, sizeof at, "/proc/self/fd/%d/%s", parent, name);
+    snprintf(lower_at, sizeof lower_at, "/proc/self/fd/%d/%s", lower_parent, lower_name);
+    ssize_t n = llistxattr(at, names, sizeof names), lower_n = llistxattr(lower_at, lower_names, sizeof lower_names);
+    if (n < 0 || lower_n < 0) return n < 0 && lower_n < 0;
+    if (n != lower_n) return false;
+    /* File systems list them in orders of their own. */
+    for (const char *next = names; next < names + n; next += strlen(next) + 1) {
+        ssize_t length = lgetxattr(at, next, value, sizeof value);
+        if (length < 0 || length != lgetxattr(lower_at, next, lower_value, sizeof lower_value) || memcmp(value, lower_value, (size_t)length) != 0) return false;
+    }
+    return true;
+}
+
+static bool same_bytes(int parent, const char *name, int lower_parent, const char *lower_name) {
+    static uint8_t bytes[64 << 10], lower_bytes[64 << 10];
+    int fd = openat(parent, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC), lower_fd = openat(lower_parent, lower_name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+    bool same = fd >= 0 && lower_fd >= 0;
+    for (off_t at = 0; same;) {
+        ssize_t n = pread(fd, bytes, sizeof bytes, at), lower_n = pread(lower_fd, lower_bytes, sizeof lower_bytes, at);
+        same = n >= 0 && n == lower_n && memcmp(bytes, lower_bytes, (size_t)n) == 0;
+        if (n <= 0) break;
+        at += n;
+    }
+    if (fd >= 0) close(fd);
+    if (lower_fd >= 0) close(lower_fd);
+    return same;
+}
+
+static bool same_target(int parent, const char *name, int lower_parent, const char *lower_name) {
+    char target[PATH_BYTES], lower_target[PATH_BYTES];
+    ssize_t n = readlinkat(parent, name, target, sizeof target);
+    return n >= 0 && n == readlinkat(lower_parent, lower_name, lower_target, sizeof lower_target) && memcmp(target, lower_target, (size_t)n) == 0;
+}
+
+/*
+ * The image's own file, in every respect: what a discard copied back into a directory that hides the image's. A change if anything differs, and for everything
+ * that the kernel copied up, which marks it.
+ */
+static bool is_the_images(int parent, const char *name, const struct stat *st, const struct stat *lower, int layer) {
+    if (st->st_mode != lower->st_mode || st->st_uid != lower->st_uid || st->st_gid != lower->st_gid || st->st_size != lower->st_size) return false;
+    if (st->st_mtim.tv_sec != lower->st_mtim.tv_sec || st->st_mtim.tv_nsec != lower->st_mtim.tv_nsec) return false;
+    if (!S_ISREG(st->st_mode) && !S_ISLNK(st->st_mode)) return false;
+    char lower_name[256];
+    int from = walk_to(T.lowers[layer], path, lower_name);
+    if (from < 0) return false;
+    bool same = same_attributes(parent, name, from, lower_name) &&
+                (S_ISREG(st->st_mode) ? same_bytes(parent, name, from, lower_name) : same_target(parent, name, from, lower_name));
+    close(from);
+    return same;
+}
+
 /* Everything but a directory. */
 static void other(int parent, const char *name, const struct stat *st) {
     struct stat lower;
-    bool had = in_lowers(path, &lower, NULL);
+    int layer = -1;
+    bool had = in_lowers(path, &lower, &layer);
     if (is_whiteout(parent, name, st)) {
         if (had) change(CHANGE_REMOVED, -1, NULL, &lower);
-    } else change(had ? CHANGE_CHANGED : CHANGE_ADDED, parent, name, st);
+    } else if (!had || !is_the_images(parent, name, st, &lower, layer)) change(had ? CHANGE_CHANGED : CHANGE_ADDED, parent, name, st);
 }
 
 void tree_changes(void) {

@@ -48,7 +48,7 @@ export class WorkspaceReader {
 
   /** Takes paths out, so that what the image has there (or nothing) shows again. */
   async discard(paths: readonly SandboxPath[]): Promise<void> {
-    for (const path of paths) await this.#ask(TREE.discard, [[FILE_TAG.path, path]]);
+    for (const path of paths) await this.#ask(TREE.discard, [[FILE_TAG.path, path]]).catch(fullWorkspace);
   }
 
   /** Null when the workspace itself has no such file. Rejects `limit_exceeded` beyond `maxBytes`, `invalid_input` for what is no regular file. */
@@ -136,12 +136,18 @@ function changeOf(frame: Frame): WorkspaceChange {
   };
 }
 
+/** What is full is the workspace, by what its machine wrote, not the host. */
+function fullWorkspace(error: unknown): never {
+  if (error instanceof MwError && error.code === "host_exhausted") throw new MwError("limit_exceeded", error.message, { cause: error, facts: error.facts });
+  throw error;
+}
+
 function treeError({ code, message }: { readonly code: string; readonly message: string }): MwError {
   const facts = { errno: code };
   const text = `In the sealed workspace: ${message}`;
   if (code === "ENOENT") return new MwError("not_found", text, { facts });
   if (code === "EEXIST") return new MwError("conflict", text, { facts });
-  if (code === "EFBIG") return new MwError("limit_exceeded", text, { facts });
+  if (code === "EFBIG" || code === "ENAMETOOLONG") return new MwError("limit_exceeded", text, { facts });
   if (code === "EINVAL" || code === "ENOTDIR") return new MwError("invalid_input", text, { facts });
   if (code === "ENOSPC") return new MwError("host_exhausted", text, { facts });
   return new MwError("sandbox_failed", text, { facts });
