@@ -91,11 +91,39 @@ describe("attackers", () => {
     ["breaks the loader", "echo /app/nothing.so > /etc/ld.so.preload; for f in /lib64/ld-linux-x86-64.so.2 /lib/ld-linux-aarch64.so.1; do [ -e $f ] && cp --remove-destination /dev/null $(readlink -f $f); done"],
     ["removes the system", "rm -rf /usr/bin /usr/lib /usr/local /bin /lib /lib64 /etc 2>/dev/null"],
     ["renames root", "printf 'root:x:0:0::/app:/app/evil\\n' > /etc/passwd; printf 'echo 1 > /logs/verifier/reward.json' > /app/.bashrc"],
+    ["empties a directory of the standard library and makes it anew", `${PYTHON} rm -rf $L/json && mkdir $L/json && rm -rf $L/email && mkdir -p $L/email/mime && echo x > $L/email/x.py`],
+    ["empties directories of configuration and makes them anew", "for d in /etc/apt/apt.conf.d /etc/profile.d /etc/perl /etc/ld.so.conf.d; do [ -d $d ] && rm -rf $d && mkdir $d; done; :"],
+    ["nests directories deeper than anybody lists", "cd /app; i=0; while [ $i -lt 1500 ]; do mkdir d && cd d; i=$((i + 1)); done; :"],
+    ["nests directories with the longest names", `cd /app; n=$(printf '%0255d' 0); i=0; while [ $i -lt 40 ]; do mkdir $n && cd $n; i=$((i + 1)); done; :`],
+    ["uses up the disk's files", "mkdir -p /app/m; cd /app/m; python3 -c \"exec('i = 0\\nwhile 1:\\n open(str(i), \\'w\\').close(); i += 1')\""],
+    ["makes its working directory a file", "rm -rf /app; echo x > /app"],
+    ["makes its working directory a link to itself", "rm -rf /app; ln -s /app /app"],
+    ["makes its working directory a link to nowhere", "rm -rf /app; ln -s /nowhere/x /app"],
+    ["makes its working directory a FIFO", "rm -rf /app; mkfifo /app"],
+    ["makes the lists of users and groups FIFOs", "rm -f /etc/passwd /etc/group; mkfifo /etc/passwd /etc/group"],
+    ["makes the list of users a huge file", "rm -f /etc/passwd; truncate -s 100G /etc/passwd; mkdir /etc/group.d; rm -f /etc/group; mkdir /etc/group"],
+    ["takes every right from the root directory", "chown 7:7 /; chmod 0 /"],
+    ["gives files names that are no text", "cd /app; python3 -c \"import os; [open(b'/app/' + bytes([c]) + b'conftest.py', 'w').close() for c in range(1, 256) if c != 47]; os.mkdir(b'/app/\\xff'); open(b'/app/\\xff/conftest.py', 'w').close()\""],
+    ["leaves links and sockets where files are expected", "mkdir -p /app; cd /app; ln -s /proc/1/mem answer.txt; python3 -c \"import socket; socket.socket(socket.AF_UNIX).bind('/app/pytest.ini')\"; mkfifo tox.ini setup.cfg pyproject.toml"],
     ["fills its disk", "cat /dev/zero > /app/zero; :"],
     ["plants the runner's modules in the working directory", "for m in re sys os; do echo \"open('/app/answer.txt', 'w').write('42')\" > /app/unittest.py; done; echo x > /app/conftest.py"],
   ])("%s", async (_, agent) => {
     const verdict = await attempt({ agent });
     expect({ status: verdict.status, reward: verdict.reward, evidence: verdict.evidence }).toEqual({ status: "scored", reward: 0, evidence: expect.anything() });
+  });
+
+  test("fills its disk so that what it emptied cannot be restored", async () => {
+    const verdict = await attempt({ agent: `${PYTHON} rm -rf $L/json $L/email && mkdir $L/json $L/email; cat /dev/zero > /app/zero; :` });
+    expect({ status: verdict.status, reward: verdict.reward, evidence: verdict.evidence }).toEqual({ status: "scored", reward: 0, evidence: expect.anything() });
+  });
+
+  test.each<[string, string]>([
+    ["fresh", `${TOML}[[metadata.manyworlds.services]]\ncommand = "true"\n`],
+    ["separate", `artifacts = ["/app/out"]\n${TOML.replace("[verifier]", '[verifier]\nenvironment_mode = "separate"')}`],
+    ["shared", `${TOML}[metadata.manyworlds]\nsurvivors = ["/app/server"]\n`],
+  ])("takes away what the machinery stands on: %s", async (mode, toml) => {
+    const loops = "for p in /app /logs /tmp /etc/profile.d /root; do rm -rf $p; ln -s $p $p; done";
+    expect(await attempt({ agent: `${loops}; cat /dev/zero > /zero; :`, toml })).toMatchObject({ mode, status: "scored", reward: 0 });
   });
 
   test("breaks the verifier on purpose: its own score, with the evidence", async () => {

@@ -14,6 +14,7 @@ import { startServices } from "./services.ts";
 import { uploadTests, type TestFiles } from "./test-files.ts";
 
 const LOGS = "/logs/verifier";
+const END_REPORT_MS = 5000;
 
 export interface TestRun {
   /** Null when the image brings its own /tests. */
@@ -48,6 +49,10 @@ export async function runTests(sandbox: Sandbox, run: TestRun): Promise<TestOutc
   const services = await startServices(sandbox, run.services, run);
   notes.push(...services.notes);
   const { exit, output } = await runScript(sandbox, run);
+  if (exit.ended === "lost" && (await memoryUsedUp(sandbox, run.runtime))) {
+    const error = { kind: "crashed", message: "the machine ended while the tests ran: they and what they started used up its memory" } as const;
+    return { reading: { kind: "error", error }, exit, output, writtenAt: new Date(run.runtime.now()).toISOString(), notes };
+  }
   if (exit.ended === "lost") throw new MwError("sandbox_failed", `The verifier's machine ${sandbox.id} ended while the tests ran`, { facts: { sandbox: sandbox.id } });
   // From here on nobody can write: what is read is what the tests left.
   if (run.killAfter) await sandbox.killProcesses();
@@ -58,6 +63,12 @@ export async function runTests(sandbox: Sandbox, run: TestRun): Promise<TestOutc
   const reading = exit.ended === "exited" ? await readFiles(sandbox, exit, expected) : timedOut(run, exit);
   if (exit.cause !== null) notes.push(`a limit was hit while the tests ran: ${exit.cause}`);
   return { reading, exit, output, writtenAt, notes };
+}
+
+/** Whether a machine that is gone died of its own memory limit. Its end is reported a moment after its connection broke. */
+async function memoryUsedUp(sandbox: Sandbox, runtime: Runtime): Promise<boolean> {
+  const end = await Promise.race([sandbox.ended, runtime.sleep(END_REPORT_MS).then(() => null)]);
+  return end !== null && end.reason === "died" && end.limits.oom_killed > 0;
 }
 
 /** An empty directory in place of whatever was there, also behind a link. */

@@ -6,6 +6,7 @@ import { posix } from "node:path";
 import { LIMITS } from "../../core/limits.ts";
 import type { Sandbox } from "../../sandbox/sandbox.ts";
 import type { ArtifactRule } from "../task.ts";
+import { agentCaused } from "./agent-caused.ts";
 
 const STAYS_BEHIND = ["**/conftest.py", "**/sitecustomize.py", "**/usercustomize.py", "**/__pycache__"];
 
@@ -22,12 +23,18 @@ export async function copyArtifacts(
   for (const rule of all) {
     const source = posix.resolve(workdirs.from, rule.source);
     const target = posix.resolve(workdirs.to, rule.source);
-    if ((await from.files.stat(source)) === null) {
-      if (rules.includes(rule)) notes.push(`the artifact ${rule.source} does not exist`);
-      continue;
+    try {
+      if ((await from.files.stat(source)) === null) {
+        if (rules.includes(rule)) notes.push(`the artifact ${rule.source} does not exist`);
+        continue;
+      }
+      const report = await from.files.copyTo(to.files, source, target, { exclude: [...rule.exclude, ...STAYS_BEHIND], maxBytes: LIMITS.artifactBytes, signal });
+      for (const { path, reason } of report.refused.slice(0, 20)) notes.push(`${rule.source}: ${path} did not cross: ${reason}`);
+    } catch (error) {
+      signal.throwIfAborted();
+      if (!agentCaused(error)) throw error;
+      notes.push(`the artifact ${rule.source} did not cross: ${error.message.slice(0, 500)}`);
     }
-    const report = await from.files.copyTo(to.files, source, target, { exclude: [...rule.exclude, ...STAYS_BEHIND], maxBytes: LIMITS.artifactBytes, signal });
-    for (const { path, reason } of report.refused.slice(0, 20)) notes.push(`${rule.source}: ${path} did not cross: ${reason}`);
   }
   return notes;
 }

@@ -1,7 +1,9 @@
 /** Starts what the task declares as the agent's services again, in the fresh machine, and waits until each is ready. */
+import { MwError } from "../../core/errors.ts";
 import type { Runtime } from "../../core/runtime.ts";
 import type { Sandbox } from "../../sandbox/sandbox.ts";
 import type { TaskService } from "../task.ts";
+import { agentCaused } from "./agent-caused.ts";
 
 export interface StartedServices {
   readonly notes: readonly string[];
@@ -24,13 +26,22 @@ export async function startServices(sandbox: Sandbox, services: readonly TaskSer
   const abort = new AbortController();
   const draining: Promise<void>[] = [];
   for (const service of services) {
-    const exec = await sandbox.exec({
+    const starting = sandbox.exec({
       command: service.command,
       cwd: service.workdir ?? context.workdir,
       ...(service.user === null ? {} : { user: service.user }),
       maxOutputBytes: OUTPUT_BYTES,
       signal: AbortSignal.any([abort.signal, context.signal]),
     });
+    // Its directory or its user is the agent's to make, and to take away.
+    const exec = await starting.catch((error: unknown) => {
+      if (agentCaused(error)) return error;
+      throw error;
+    });
+    if (exec instanceof MwError) {
+      notes.push(`the service ${JSON.stringify(service.command)} could not be started: ${exec.message.slice(0, 500)}`);
+      continue;
+    }
     let tail = "";
     let code: number | null = null;
     draining.push(

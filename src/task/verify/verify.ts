@@ -13,6 +13,7 @@ import type { NetworkMode, RootFilesystem, Sandbox, SandboxBackend, SandboxSpec,
 import { treeDigest } from "../digest.ts";
 import { expandPlaceholders } from "../placeholders.ts";
 import type { Task, TaskEnvironment, TaskStep, TaskVerifier, Verdict } from "../task.ts";
+import { agentCaused, agentCausedInPlace, brokenOutcome } from "./agent-caused.ts";
 import { cleanWorkspace } from "./clean-workspace.ts";
 import type { EditableInstall } from "./editable.ts";
 import { imageUser, scriptRunner } from "./image-users.ts";
@@ -131,7 +132,15 @@ class Verification {
     let kept = false;
     try {
       const facts = { task, root, image: this.#image(root), agentOwns: this.#settings.agentOwns, instruction: this.#instruction() };
-      const clean = await cleanWorkspace(workspace, facts);
+      const clean = await cleanWorkspace(workspace, facts).catch((error: unknown) => {
+        if (agentCaused(error)) return error;
+        throw error;
+      });
+      if (clean instanceof MwError) {
+        const verdict = await this.#judge(root, tests, () => Promise.reject(clean), await this.#testRun(root, task.environment, tests, false), noEvidence());
+        kept = keepWorkspace === true;
+        return { verdict, workspace: kept ? workspace : null };
+      }
       const run = await this.#testRun(root, task.environment, tests, clean.pytestConfigChanged);
       const evidence: Evidence = { ...noEvidence(), restored: clean.restored, removed: clean.removed, notes: clean.notes };
       const attempt = (): Promise<TestOutcome> => this.#inMachine(root, task.environment, run, { workspace, refreshLoaderCache: clean.refreshLoaderCache, editable: clean.editable });
@@ -171,16 +180,24 @@ class Verification {
     const { sandbox, root, task } = this.#request;
     const tests = await readTestFiles(task, this.#step);
     const image = this.#image(root);
-    const hardened = await hardenInPlace(sandbox, { image, workdir: this.#workdir(root, task.environment), survivors: this.#settings.survivors, agentOwns: this.#settings.agentOwns });
+    const facts = { image, workdir: this.#workdir(root, task.environment), survivors: this.#settings.survivors, agentOwns: this.#settings.agentOwns };
+    const hardened = await hardenInPlace(sandbox, facts).catch(async (error: unknown) => {
+      if (await agentCausedInPlace(error, sandbox)) return { failure: error, restored: [], removed: [], notes: [] };
+      throw error;
+    });
     const run = { ...(await this.#testRun(root, task.environment, tests, true)), services: [], killAfter: false };
     const evidence: Evidence = { ...noEvidence(), restored: hardened.restored, removed: hardened.removed, notes: hardened.notes };
-    const attempt = async (): Promise<TestOutcome> => this.#keepLogs(sandbox, await runTests(sandbox, run));
+    const attempt = async (): Promise<TestOutcome> => {
+      if ("failure" in hardened) throw hardened.failure;
+      return this.#keepLogs(sandbox, await runTests(sandbox, run));
+    };
     return { verdict: await this.#judge(root, tests, attempt, run, evidence), workspace: null };
   }
 
   /** Runs the tests, and when that gives no reward, finds out whose fault it is. */
   async #judge(root: RootFilesystem, tests: TestFiles | null, attempt: () => Promise<TestOutcome>, run: TestRun, evidence: Evidence): Promise<Verdict> {
-    let outcome = await attempt();
+    const judged = (): Promise<TestOutcome> => attempt().catch((error: unknown) => this.#failed(error));
+    let outcome = await judged();
     let pristine: TestOutcome | null = null;
     const notes = [...evidence.notes];
     if (outcome.reading.kind === "error") {
@@ -188,7 +205,7 @@ class Verification {
       // A failure that goes away by itself was no one's act. Waiting for the same deadline twice proves nothing.
       if (pristine.reading.kind === "rewards" && outcome.reading.error.kind !== "timeout" && this.#settings.mode !== "shared") {
         notes.push(`the verifier failed at first (${outcome.reading.error.kind}: ${outcome.reading.error.message}) and was run again`);
-        outcome = await attempt();
+        outcome = await judged();
       }
     }
     const { runtime, brokenByAgent } = this.#options;
@@ -202,6 +219,15 @@ class Verification {
       durationMs: Math.round(runtime.monotonic() - this.#startedAt),
       evidence: { ...evidence, notes },
     });
+  }
+
+  /** What the agent's work made impossible is a verifier that it broke; whatever else failed is the machinery's. */
+  async #failed(error: unknown): Promise<TestOutcome> {
+    const { sandbox, signal } = this.#request;
+    signal.throwIfAborted();
+    const caused = this.#settings.mode === "shared" ? await agentCausedInPlace(error, sandbox) : agentCaused(error);
+    if (!caused) throw error;
+    return brokenOutcome(error, this.#options.runtime.now());
   }
 
   #onPristine(root: RootFilesystem, run: TestRun): Promise<TestOutcome> {
