@@ -45,7 +45,8 @@ export async function runCommand(context: HarnessContext, options: CommandOption
   return result;
 }
 
-const AGENT_CAN_CAUSE: ReadonlySet<ErrorCode> = new Set<ErrorCode>(["invalid_input", "not_found", "busy", "limit_exceeded", "timeout"]);
+/** Codes of a command that could not be started, which what ran before it in the machine can bring about. */
+export const AGENT_CAN_CAUSE: ReadonlySet<ErrorCode> = new Set<ErrorCode>(["invalid_input", "not_found", "busy", "limit_exceeded", "timeout"]);
 
 async function execute(context: HarnessContext, options: CommandOptions): Promise<CommandResult> {
   const { shown: _shown, agentWasHere: _agentWasHere, ...execOptions } = options;

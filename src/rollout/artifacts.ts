@@ -25,7 +25,11 @@ export async function collectArtifacts(sandbox: Sandbox, rules: readonly Artifac
   const all = rules.some((rule) => rule.source === ALWAYS) ? rules : [...rules, { source: ALWAYS, destination: "", exclude: [], service: null }];
   for (const rule of all) {
     const source = isAbsolute(rule.source) ? rule.source : posix.join("/", workdir, rule.source);
-    const stat = await sandbox.files.stat(source);
+    const stat = await sandbox.files.stat(source).catch((error: unknown) => {
+      // What is in the way there is the agent's.
+      if (error instanceof MwError && ["invalid_input", "conflict", "not_found"].includes(error.code)) return null;
+      throw error;
+    });
     // Nobody asked for the standard directory by name.
     if (stat === null && rule.source === ALWAYS && !rules.includes(rule)) continue;
     entries.push(stat === null ? missing(rule) : await collectOne(sandbox, rule, source, directory, taken, signal));

@@ -10,6 +10,7 @@ import type { RolloutId, RunId } from "../core/ids.ts";
 import { LIMITS } from "../core/limits.ts";
 import type { Outcome, StopReason } from "../core/outcome.ts";
 import type { Runtime } from "../core/runtime.ts";
+import { AGENT_CAN_CAUSE } from "../harness/command.ts";
 import type { Budgets, Harness, HarnessEnd, Upstream } from "../harness/harness.ts";
 import type { RootFilesystem, Sandbox, SandboxBackend, SandboxSpec, Workspace } from "../sandbox/sandbox.ts";
 import type { Task, Verdict } from "../task/task.ts";
@@ -261,7 +262,12 @@ class Try {
   async #runHooks(sandbox: Sandbox, step: StepWork): Promise<void> {
     const { recorder, signal } = this.#request;
     for (const { command, timeoutMs, user } of step.collect) {
-      const { code, ended } = await sandbox.run({ command, timeoutMs: timeoutMs * this.#services.timeoutMultiplier, ...(user === null ? {} : { user }), maxOutputBytes: LIMITS.healthcheckOutputBytes, signal });
+      const options = { command, timeoutMs: timeoutMs * this.#services.timeoutMultiplier, ...(user === null ? {} : { user }), maxOutputBytes: LIMITS.healthcheckOutputBytes, signal };
+      const { code, ended } = await sandbox.run(options).catch((error: unknown) => {
+        // The agent may have taken away its directory or its user, or all processes: then the command failed like any other.
+        if (error instanceof MwError && AGENT_CAN_CAUSE.has(error.code)) return { code: 126, ended: "exited" } as const;
+        throw error;
+      });
       signal.throwIfAborted();
       if (ended !== "exited" || code !== 0) await recorder.note(`the collect command ${JSON.stringify(command)} ${ended === "exited" ? `exited with ${code}` : `was ${ended}`}`);
     }
