@@ -22,7 +22,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { STACK_BYTES = 128 << 10, CHILD_STACK = 64 << 10, STACKS_KEPT = 4, NOTIFY_FD = 3, PATH_MOST = 4096 };
+enum { STACK_BYTES = 128 << 10, CHILD_STACK = 64 << 10, STACKS_KEPT = 4, NOTIFY_FD = 3, PATH_MOST = 4096, MOMENT_NS = 2000000 };
 
 static void *kept_stacks[STACKS_KEPT];
 static int kept_count;
@@ -141,6 +141,13 @@ static int child_main(void *arg) {
     return child_fail(e, STAGE_EXEC, error);
 }
 
+/* Whether a child ended within a moment. The signal is blocked, and only a hint: what ended is asked for afterwards. */
+static bool ends_soon(void) {
+    uint64_t child = 1ull << (SIGCHLD - 1);
+    struct timespec moment = {.tv_nsec = MOMENT_NS};
+    return RAW4(SYS_rt_sigtimedwait, &child, NULL, &moment, 8) == SIGCHLD;
+}
+
 static int supervise(void *arg) {
     exec *e = arg;
     launch *l = e->launch;
@@ -172,7 +179,8 @@ static int supervise(void *arg) {
         return 0;
     }
     set_state(e, STATE_RUNNING);
-    notify();
+    /* Most commands of an agent end at once: then init and its client are woken for the end alone. One that waits for input is told of without delay. */
+    if (e->in_fd >= 0 || !ends_soon()) notify();
     for (;;) {
         siginfo_t info;
         info.si_pid = 0;
