@@ -216,6 +216,22 @@ static void mask_proc(struct child_plan *plan)
 		if (mount("/dev/.mw/empty", HIDDEN_DIRECTORIES[i], NULL, MS_BIND, NULL) < 0 && errno != ENOENT) fail(plan, STEP_MASK);
 }
 
+/* Best effort: a kernel without System V IPC has none of these files. */
+static void set_ipc(const char *path, const char *value)
+{
+	int fd = open(path, O_WRONLY | O_CLOEXEC);
+	if (fd < 0) return;
+	if (write(fd, value, strlen(value)) < 0) errno = 0;
+	close(fd);
+}
+
+/* Memory that nobody has any more would be held until the machine's end, and every process killed for it: segments go with their last user, queues are few. */
+static void limit_ipc(void)
+{
+	set_ipc("/proc/sys/kernel/shm_rmid_forced", "1");
+	set_ipc("/proc/sys/kernel/msgmni", "256");
+}
+
 /* A host that runs out of memory is to kill in machines before it kills the controller or anything of its own. Never the parent's: vfork keeps them apart. */
 static void be_killed_first(void)
 {
@@ -313,6 +329,7 @@ int child_main(void *argument)
 	mount_system(plan);
 	enter_root(plan);
 	mount_resolv(plan);
+	limit_ipc();
 	if (plan->userns < 0) mask_proc(plan);
 	limit_resources(plan);
 	be_killed_first();

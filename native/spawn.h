@@ -106,6 +106,7 @@ struct machine {
 	struct source pressure;
 	bool memory_hot;
 	uint64_t memory_next_ms;
+	pid_t protected_to; /* processes up to this number go before init when memory runs out */
 	struct machine *next_hot;
 	/* services */
 	struct service *services;

@@ -2,7 +2,7 @@
 import { execFileSync } from "node:child_process";
 import { chmodSync, copyFileSync, existsSync, mkdirSync, mkdtempSync, rmSync, symlinkSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
-import { join } from "node:path";
+import { dirname, join } from "node:path";
 import { fileURLToPath } from "node:url";
 import type { RootFilesystem } from "../../src/sandbox/sandbox.ts";
 
@@ -39,6 +39,8 @@ export function makeTestRoot(parent: string = tmpdir()): TestRoot {
   }
   copyFileSync(probeProgram(), join(directory, "bin/probe"));
   chmodSync(join(directory, "bin/probe"), 0o755);
+  copyFileSync(join(dirname(probeProgram()), "eater"), join(directory, "bin/eater"));
+  chmodSync(join(directory, "bin/eater"), 0o755);
   writeFileSync(join(directory, "etc/passwd"), `${PASSWD.join("\n")}\n`);
   writeFileSync(join(directory, "etc/group"), `${GROUP.join("\n")}\n`);
   writeFileSync(join(directory, "etc/marker"), "image\n");
@@ -67,6 +69,7 @@ function probeProgram(): string {
   const source = fileURLToPath(new URL("./probe.c", import.meta.url));
   execFileSync("gcc", ["-static", "-O2", "-D_GNU_SOURCE", source, "-o", target], { stdio: ["ignore", "inherit", "inherit"] });
   process.on("exit", () => rmSync(directory, { recursive: true, force: true }));
+  execFileSync("gcc", ["-static", "-nostdlib", "-O2", fileURLToPath(new URL("./eater.c", import.meta.url)), "-o", join(directory, "eater")], { stdio: ["ignore", "inherit", "inherit"] });
   probe = target;
   return target;
 }

@@ -37,6 +37,24 @@ export function limitSuite(options: ConformanceOptions): void {
     expect((await sh(sandbox, "echo alive")).out).toBe("alive\n");
   });
 
+  limited("memory: programs smaller than init, which hold it as files, do not take init along", "memory", { memoryBytes: 64 * MiB, diskBytes: 64 * MiB }, async (spec) => {
+    const sandbox = await machine(spec);
+    // The disk first, so that the whole use comes near the hard limit. `exec`: no shell stays that would be larger.
+    const { ended } = await sh(sandbox, "cat /dev/zero > /zero; exec eater", { timeoutMs: 5000 });
+    expect(ended).not.toBe("lost");
+    expect((await sandbox.metrics()).limits.oom_killed).toBeGreaterThan(0);
+    await sandbox.killProcesses();
+    await sandbox.files.remove("/zero");
+    expect((await sh(sandbox, "echo alive")).out).toBe("alive\n");
+  });
+
+  test("shared memory and queues do not outlive those who made them", async () => {
+    const sandbox = await machine();
+    const shmget = process.arch === "arm64" ? 194 : 29;
+    expect((await sh(sandbox, ["/bin/probe", "sys", String(shmget), "1", String(64 * MiB), String(0o1600)])).out).toMatch(/^ok/);
+    expect((await sh(sandbox, "tail -n +2 /proc/sysvipc/shm | wc -l; cat /proc/sys/kernel/msgmni")).out.split("\n").slice(0, 2)).toEqual(["0", "256"]);
+  });
+
   for (const [what, command] of [["/dev/shm", "head -c 400000000 /dev/zero > /dev/shm/hog"], ["memfd", "probe memfd 400"], ["a tmpfs of ours", "head -c 400000000 /dev/zero > /dev/hog"]] as const) {
     limited(`memory: ${what} cannot hold more than the machine may`, "memory", { memoryBytes: 96 * MiB, diskBytes: 64 * MiB }, async (spec) => {
       const sandbox = await machine(spec);
