@@ -20,9 +20,15 @@ export interface ExecEntry {
   readonly pid: number;
 }
 
+/**
+ * Where all connections read into: the bytes of a read are taken before the next read of any of them begins. Memory of its own for every read would cost more
+ * than everything else in moving output, most of it in garbage collections.
+ */
+const RECEIVE_BUFFER = Buffer.allocUnsafeSlow(512 * 1024);
+
 export class InitConnection {
   readonly #socket: Socket;
-  readonly #decoder = new FrameDecoder();
+  readonly #decoder = new FrameDecoder("borrowed");
   readonly #receivers = new Map<number, FrameReceiver>();
   #nextRef = 1;
   #failure: MwError | null = null;
@@ -30,8 +36,9 @@ export class InitConnection {
 
   private constructor(socket: Socket) {
     this.#socket = socket;
-    socket.on("data", (chunk: Buffer) => this.#receive(chunk));
     socket.on("error", (error) => this.#fail(gone(error)));
+    // Its bytes do not come as events, but its end does.
+    socket.resume();
     this.#closed = new Promise((resolve) => {
       socket.on("close", () => {
         this.#fail(gone());
@@ -43,12 +50,18 @@ export class InitConnection {
   /** Rejects `sandbox_gone` when nothing listens there. */
   static connect(path: string): Promise<InitConnection> {
     return new Promise((resolve, reject) => {
-      const socket = createConnection(path);
+      let connection: InitConnection | null = null;
+      const callback = (bytes: number): boolean => {
+        if (connection !== null) connection.#receive(RECEIVE_BUFFER.subarray(0, bytes));
+        return true;
+      };
+      const socket = createConnection({ path, onread: { buffer: RECEIVE_BUFFER, callback } });
       const onError = (error: Error): void => reject(gone(error));
       socket.once("error", onError);
       socket.once("connect", () => {
         socket.off("error", onError);
-        resolve(new InitConnection(socket));
+        connection = new InitConnection(socket);
+        resolve(connection);
       });
     });
   }

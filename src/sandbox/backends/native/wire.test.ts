@@ -57,6 +57,23 @@ describe("frames", () => {
     );
   });
 
+  test("of borrowed chunks stay whole when the memory is read into again, however the stream is cut", () => {
+    const sent = [3, 70_000, 0, 4096].map((size, index) => encodeFrame(index, index, [[1, new Uint8Array(size).fill(index + 1)]]));
+    const stream = Buffer.concat(sent);
+    for (const step of [1, 3, 4096, 65_536, stream.length]) {
+      const decoder = new FrameDecoder("borrowed");
+      const memory = Buffer.alloc(step);
+      const frames = [];
+      for (let at = 0; at < stream.length; at += step) {
+        const length = stream.copy(memory, 0, at);
+        frames.push(...decoder.push(memory.subarray(0, length)));
+        memory.fill(0xff);
+      }
+      expect(decoder.buffered).toBe(0);
+      expect(frames.map((frame) => encodeFrame(frame.type, frame.ref, frame.fields.map(({ tag, data }) => [tag, data])))).toEqual(sent);
+    }
+  });
+
   test.each([
     ["a length below the head", [4, 0, 0, 0, 1, 0, 0, 0]],
     ["a length above the limit", [1, 0, 0x10, 0]],

@@ -105,50 +105,68 @@ function fieldParts(value: FieldValue | undefined): readonly Uint8Array[] {
   return [number];
 }
 
-/** Cuts a byte stream into frames. `push` returns the frames that are now whole; a broken stream throws `sandbox_failed`, at that push and at every later one. */
+/**
+ * Cuts a byte stream into frames. `push` returns the frames that are now whole; a broken stream throws `sandbox_failed`, at that push and at every later one.
+ *
+ * Each byte is copied at most once: a frame that comes in pieces is put together in memory of its own size. `borrowed` chunks are the caller's again after
+ * `push`, so that it can read into the same memory for ever; frames of other chunks are views of them.
+ */
 export class FrameDecoder {
-  #chunks: Buffer[] = [];
-  #buffered = 0;
+  readonly #borrowed: boolean;
+  readonly #length = Buffer.alloc(4);
+  /** The frame that has begun, in memory of its own; of its length word only, until that is whole. */
+  #frame: Buffer | null = null;
+  #filled = 0;
   #broken = false;
+
+  constructor(chunks: "borrowed" | "owned" = "owned") {
+    this.#borrowed = chunks === "borrowed";
+  }
 
   /** Bytes of an unfinished frame that are held. */
   get buffered(): number {
-    return this.#buffered;
+    return this.#filled;
   }
 
   push(chunk: Buffer): Frame[] {
     if (this.#broken) throw this.#fail("bytes after a broken frame");
-    this.#chunks.push(chunk);
-    this.#buffered += chunk.length;
     const frames: Frame[] = [];
-    while (this.#buffered >= 4) {
-      const length = this.#peekLength();
-      if (length < HEAD_BYTES - 4 || length > LIMITS.frameBytes) throw this.#fail(`a frame of ${length} bytes`);
-      if (this.#buffered < length + 4) break;
-      frames.push(this.#parse(this.#take(length + 4)));
+    for (let at = 0; at < chunk.length; ) {
+      if (this.#filled === 0 && chunk.length - at >= 4) {
+        const total = this.#total(chunk, at);
+        if (chunk.length - at >= total) {
+          const bytes = chunk.subarray(at, at + total);
+          frames.push(this.#parse(this.#borrowed ? copyOf(bytes) : bytes));
+          at += total;
+          continue;
+        }
+      }
+      at += this.#fill(chunk, at);
+      if (this.#frame === null || this.#filled < this.#frame.length) continue;
+      const bytes = this.#frame;
+      this.#frame = null;
+      this.#filled = 0;
+      frames.push(this.#parse(bytes));
     }
     return frames;
   }
 
-  #peekLength(): number {
-    const first = this.#chunks[0];
-    if (first !== undefined && first.length >= 4) return first.readUInt32LE(0);
-    this.#chunks = [Buffer.concat(this.#chunks)];
-    return this.#chunks[0]?.readUInt32LE(0) ?? 0;
+  /** Takes what the begun frame lacks, its length word first; returns how many bytes that were. */
+  #fill(chunk: Buffer, at: number): number {
+    const into = this.#frame ?? this.#length;
+    const taken = chunk.copy(into, this.#filled, at);
+    this.#filled += taken;
+    if (this.#frame === null && this.#filled === 4) {
+      this.#frame = Buffer.allocUnsafe(this.#total(this.#length, 0));
+      this.#length.copy(this.#frame);
+    }
+    return taken;
   }
 
-  /** Removes exactly `size` buffered bytes, without a copy when one chunk holds them. */
-  #take(size: number): Buffer {
-    let joined = this.#chunks[0] ?? Buffer.alloc(0);
-    let used = 1;
-    if (joined.length < size) {
-      joined = Buffer.concat(this.#chunks);
-      used = this.#chunks.length;
-    }
-    const rest = joined.subarray(size);
-    this.#chunks.splice(0, used, ...(rest.length > 0 ? [rest] : []));
-    this.#buffered -= size;
-    return joined.subarray(0, size);
+  #total(bytes: Buffer, at: number): number {
+    const length = bytes.readUInt32LE(at);
+    if (length < HEAD_BYTES - 4 || length > LIMITS.frameBytes) throw this.#fail(`a frame of ${length} bytes`);
+    return length + 4;
   }
 
   #parse(bytes: Buffer): Frame {
@@ -165,8 +183,14 @@ export class FrameDecoder {
 
   #fail(what: string): MwError {
     this.#broken = true;
-    this.#chunks = [];
-    this.#buffered = 0;
+    this.#frame = null;
+    this.#filled = 0;
     return new MwError("sandbox_failed", `The peer sent ${what}: the connection is not usable any more`);
   }
+}
+
+function copyOf(bytes: Buffer): Buffer {
+  const copy = Buffer.allocUnsafe(bytes.length);
+  copy.set(bytes);
+  return copy;
 }
