@@ -166,6 +166,8 @@ static int shared_memory(key_t key, const char *text)
 	if (text)
 		strcpy(memory, text);
 	printf("shm %s\n", memory);
+	/* It goes with its last user: whoever wrote it stays until killed. */
+	if (text) fflush(stdout), pause();
 	return 0;
 }
 

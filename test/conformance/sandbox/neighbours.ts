@@ -1,6 +1,6 @@
 /** Two machines from one image, side by side: neither sees anything of the other. */
 import { expect, test } from "vitest";
-import { fixture, sh, sleep } from "./fixture.ts";
+import { fixture, sh, sleep, until } from "./fixture.ts";
 import type { ConformanceOptions } from "./suite.ts";
 
 export function neighbourSuite(options: ConformanceOptions): void {
@@ -35,10 +35,11 @@ export function neighbourSuite(options: ConformanceOptions): void {
 
   test("System V and POSIX objects, key rings", async () => {
     const [a, b] = [await machine(), await machine()];
-    expect((await sh(a, ["/bin/probe", "shm", "4711", "of-a"])).out).toBe("shm of-a\n");
-    expect((await sh(a, ["/bin/probe", "shm", "4711"])).out).toBe("shm of-a\n");
+    const holder = await a.exec({ command: ["/bin/probe", "shm", "4711", "of-a"] });
+    await until("the segment is there", async () => (await sh(a, ["/bin/probe", "shm", "4711"])).out === "shm of-a\n");
     expect((await sh(b, ["/bin/probe", "shm", "4711"])).out).toBe("errno 2\n");
     expect((await sh(b, "tail -n +2 /proc/sysvipc/shm | wc -l")).out.trim()).toBe("0");
+    await holder.kill("SIGKILL");
     // add_key and keyctl answer as a kernel without key rings.
     const [addKey, keyctl] = process.arch === "arm64" ? ["217", "219"] : ["248", "250"];
     expect((await sh(a, ["/bin/probe", "sys", addKey, "s:user", "s:mw", "s:secret", "6", "0xfffffffd"])).out).toBe("errno 38\n");
