@@ -12,7 +12,9 @@ const ANSWERS: ReadonlySet<ErrorCode> = new Set<ErrorCode>(["invalid_input", "no
 const ERRNOS: ReadonlySet<unknown> = new Set(["ENOSPC", "EDQUOT", "ENAMETOOLONG", "ELOOP", "EMLINK", "EPERM", "EACCES", "EROFS", "ENXIO"]);
 
 export function agentCaused(error: unknown): error is MwError {
-  return error instanceof MwError && (ANSWERS.has(error.code) || (error.code === "sandbox_failed" && ERRNOS.has(error.facts["errno"])));
+  // What the maker of machines refuses was asked by us, whatever the agent left: a workspace whose keeper died is not the agent's doing.
+  if (!(error instanceof MwError) || error.facts["native"] !== undefined) return false;
+  return ANSWERS.has(error.code) || (error.code === "sandbox_failed" && ERRNOS.has(error.facts["errno"]));
 }
 
 /** In the agent's own machine its survivors can end every helper of ours: as long as the machine itself lives, they are the likelier cause. */

@@ -107,7 +107,7 @@ export function workspaceSuite(options: ConformanceOptions): void {
     await Promise.all((await backend().list()).map(async (entry) => backend().get(entry.id)?.kill()));
     await workspace.release();
     await workspace.release();
-    await expect(machine({ workspace })).rejects.toMatchObject({ code: "not_found" });
+    await expect(machine({ workspace })).rejects.toMatchObject({ code: "sandbox_gone" });
   });
 
   test("a chain: seal what was started from a sealed workspace", async () => {

@@ -190,7 +190,7 @@ function spawnerOptions({ graceMs, log }: NativeBackendOptions): { readonly grac
 function creationError(error: unknown, spec: SandboxSpec): unknown {
   if (!(error instanceof MwError)) return error;
   const { facts, message } = error;
-  if (spec.workspace !== undefined && message.includes(spec.workspace.id)) return new MwError("not_found", `There is no sealed workspace ${spec.workspace.id}`, { cause: error, facts });
+  if (spec.workspace !== undefined && message.includes(spec.workspace.id)) return new MwError("sandbox_gone", `There is no sealed workspace ${spec.workspace.id}: it was released, or its keeper died`, { cause: error, facts });
   if (["ENOENT", "ENOTDIR", "EACCES", "ELOOP"].includes(String(facts["native"]))) return new MwError("invalid_image", message, { cause: error, facts });
   return error;
 }
