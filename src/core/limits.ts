@@ -24,6 +24,10 @@ export const LIMITS = {
   /** Files moved in one tree transfer. */
   treeEntries: 1_000_000,
   treePathBytes: 4096,
+  /** Paths and link targets of one tree that are held in memory together. */
+  treeNamesBytes: 256 * MiB,
+  /** Characters looked at to find out where the links of one tree lead; those that are left then are refused. */
+  treeLinkWork: 32 * MiB,
   treeBytes: 64 * GiB,
   sandboxesPerHost: 8192,
   /** A lease is never shorter or longer than this. */

@@ -3,6 +3,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import * as fc from "fast-check";
 import { afterEach, beforeEach, describe, expect, test } from "vitest";
+import { LIMITS } from "../../../core/limits.ts";
 import { FILE_TAG, FILES, KINDS, type Kind } from "./files-protocol.ts";
 import { globMatcher } from "./glob.ts";
 import { HostTreeWriter } from "./host-tree.ts";
@@ -132,6 +133,16 @@ describe("a tree from a machine", () => {
 
 const match = (pattern: string, path: string): boolean => globMatcher([pattern])(path);
 
+test("a hundred thousand links that are long to follow do not hold the controller up", () => {
+  const target = `${"d/".repeat(2000)}x`;
+  const links = new Map(Array.from({ length: 100_000 }, (_, index) => [`deep/${index}`, target]));
+  const budget = { work: LIMITS.treeLinkWork };
+  const started = performance.now();
+  for (const [link, leads] of links) escapes(link, leads, links, budget);
+  expect(performance.now() - started).toBeLessThan(20_000);
+  expect(budget.work).toBeLessThan(0);
+});
+
 describe("parts", () => {
   test("links are resolved through other links", () => {
     const links = new Map([["d/up", ".."], ["x", "d"], ["loop", "loop"], ["abs", "/etc"]]);
@@ -144,6 +155,11 @@ describe("parts", () => {
     expect(escapes("l", "loop", links)).toBe(true);
     expect(escapes("l", "abs/passwd", links)).toBe(true);
     expect(escapes("l", "/x", links)).toBe(true);
+    // A budget bounds the work of all links of a tree together.
+    const budget = { work: 1000 };
+    expect(escapes("l", "d/file", links, budget)).toBe(false);
+    expect(escapes("l", "x/".repeat(2000), links, budget)).toBe(true);
+    expect(escapes("l", "d/file", links, budget)).toBe(true);
   });
 
   test("patterns", () => {

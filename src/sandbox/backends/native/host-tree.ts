@@ -97,8 +97,10 @@ export class HostTreeWriter {
   readonly #links: TreeEntry[] = [];
   readonly #directories: TreeEntry[] = [];
   #file: { readonly fd: number; readonly entry: TreeEntry } | null = null;
+  readonly #linkBudget = { work: LIMITS.treeLinkWork };
   #entries = 0;
   #bytes = 0;
+  #namesBytes = 0;
   #state: "new" | "directory" | "file" = "new";
 
   constructor(root: string, limits: HostTreeLimits = { maxBytes: LIMITS.treeBytes, maxEntries: LIMITS.treeEntries }) {
@@ -139,6 +141,8 @@ export class HostTreeWriter {
     this.#closeFile();
     if (entry.kind === "directory-end") return;
     if (++this.#entries > this.#limits.maxEntries) throw new MwError("limit_exceeded", `The tree has more than ${this.#limits.maxEntries} entries`);
+    this.#namesBytes += entry.path.length + (entry.target?.length ?? 0);
+    if (this.#namesBytes > LIMITS.treeNamesBytes) throw new MwError("limit_exceeded", `The names in the tree take more than ${LIMITS.treeNamesBytes} bytes`);
     if (this.#state === "file") throw new MwError("sandbox_failed", "The machine sent more than the one file that was asked for");
     if (entry.path.length === 0 && entry.kind === "file" && this.#state === "new") {
       this.#state = "file";
@@ -231,8 +235,8 @@ export class HostTreeWriter {
 
   #link(entry: TreeEntry, links: ReadonlyMap<string, string>): void {
     const target = entry.target ?? Buffer.alloc(0);
-    if (escapes(entry.path.toString("latin1"), target.toString("latin1"), links)) {
-      this.refusals.add(entry.path, `a link that leads outside: ${target.toString("utf8")}`);
+    if (escapes(entry.path.toString("latin1"), target.toString("latin1"), links, this.#linkBudget)) {
+      this.refusals.add(entry.path, `a link that leads outside, or that nobody can follow: ${target.toString("utf8").slice(0, 200)}`);
       this.#entries--;
       return;
     }

@@ -12,27 +12,37 @@ export function validComponents(path: Buffer): readonly string[] | null {
   return components.every((name) => name !== "" && name !== "." && name !== ".." && name.length <= COMPONENT_BYTES) ? components : null;
 }
 
+/** What may still be spent on following links; shared by all links of a tree, of which each may be made to cost as much as thousands. */
+export interface LinkBudget {
+  work: number;
+}
+
 /**
  * Whether following a link could leave the tree: its target, resolved from the link's place, with every other link of the tree (`links`, path to target)
- * followed on the way. What is not there counts as a directory, so that nothing made later opens a way out. Too many links count as leaving.
+ * followed on the way. What is not there counts as a directory, so that nothing made later opens a way out. Too many links count as leaving, and so does what
+ * the budget does not last for.
  */
-export function escapes(link: string, target: string, links: ReadonlyMap<string, string>): boolean {
-  const at = link.split("/").slice(0, -1);
+export function escapes(link: string, target: string, links: ReadonlyMap<string, string>, budget: LinkBudget = { work: LIMITS.treeLinkWork }): boolean {
+  if (target.startsWith("/") || budget.work < 0) return true;
+  let at = link.slice(0, Math.max(0, link.lastIndexOf("/")));
   const rest = target.split("/").toReversed();
-  if (target.startsWith("/")) return true;
   for (let followed = 0; rest.length > 0; ) {
     const name = rest.pop();
+    budget.work -= at.length + 16;
+    if (budget.work < 0) return true;
     if (name === undefined || name === "" || name === ".") continue;
     if (name === "..") {
-      if (at.length === 0) return true;
-      at.pop();
+      if (at === "") return true;
+      at = at.slice(0, Math.max(0, at.lastIndexOf("/")));
       continue;
     }
-    at.push(name);
-    const next = links.get(at.join("/"));
-    if (next === undefined) continue;
+    const inside = at === "" ? name : `${at}/${name}`;
+    const next = links.get(inside);
+    if (next === undefined) {
+      at = inside;
+      continue;
+    }
     if (next.startsWith("/") || ++followed > LINKS_MOST) return true;
-    at.pop();
     rest.push(...next.split("/").toReversed());
     if (rest.length > LIMITS.treePathBytes) return true;
   }

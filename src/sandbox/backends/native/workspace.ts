@@ -40,8 +40,13 @@ export class WorkspaceReader {
   /** Everything that the workspace adds to, changes in and removes from the image. Fails rather than leave something out. */
   async changes(): Promise<readonly WorkspaceChange[]> {
     const changes: WorkspaceChange[] = [];
+    let bytes = 0;
     await this.#ask(TREE.changes, [], (frame) => {
-      if (frame.type === FILES.entry) changes.push(changeOf(frame));
+      if (frame.type !== FILES.entry) return;
+      const change = changeOf(frame);
+      bytes += change.path.length + (change.target?.length ?? 0);
+      if (bytes > LIMITS.treeNamesBytes) throw new MwError("limit_exceeded", `The names of the workspace's changes take more than ${LIMITS.treeNamesBytes} bytes`);
+      changes.push(change);
     });
     return changes;
   }
