@@ -11,6 +11,7 @@ import { TaskImages } from "../rollout/task-images.ts";
 import { runTry } from "../rollout/try.ts";
 import { expandPlaceholders } from "../task/placeholders.ts";
 import type { Task, TaskVerifier, Verdict } from "../task/task.ts";
+import { withoutUnenforceableLimits } from "../sandbox/lenient-backend.ts";
 import { createVerifier } from "../task/verify/verify.ts";
 import type { Config } from "./config.ts";
 import type { AppContext } from "./context.ts";
@@ -48,8 +49,9 @@ export async function openTaskGates(context: AppContext, config: Config, options
   const { runtime, env } = context;
   const directory = await mkdtemp(join(tmpdir(), "mw-check-"));
   const images = new TaskImages({ images: machines.images, builder: machines.builder, override: options.image, timeoutMultiplier: 1, progress: options.progress, signal: options.signal });
+  const backend = options.ignoreLimits ? withoutUnenforceableLimits(machines.backend) : machines.backend;
   const lookupEnv = (name: string): string | undefined => env[name];
-  const verifier = createVerifier({ backend: machines.backend, runtime, imageRoot: (environment) => images.root(environment), lookupEnv });
+  const verifier = createVerifier({ backend, runtime, imageRoot: (environment) => images.root(environment), lookupEnv });
   const expandEnv = (table: Readonly<Record<string, string>>, where: string): Record<string, string> => expandPlaceholders(table, lookupEnv, where);
 
   const gate = async (task: Task, agent: GateRun["agent"], mode: TaskVerifier["mode"]): Promise<GateRun> => {
@@ -62,7 +64,7 @@ export async function openTaskGates(context: AppContext, config: Config, options
       const result = await runTry(
         {
           runtime,
-          backend: machines.backend,
+          backend,
           images,
           verifier: {
             verify: async (request) => {

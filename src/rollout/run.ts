@@ -7,6 +7,7 @@ import type { Runtime } from "../core/runtime.ts";
 import type { ImageBuilder } from "../build/builder.ts";
 import type { Harness, Upstream } from "../harness/harness.ts";
 import type { ImageStore } from "../image/image.ts";
+import { withoutUnenforceableLimits } from "../sandbox/lenient-backend.ts";
 import type { SandboxBackend } from "../sandbox/sandbox.ts";
 import { FileLog } from "../store/file-log.ts";
 import { createRunDirectory, eventsFile, runDirectory, sweepRuns } from "../store/run-directory.ts";
@@ -181,11 +182,12 @@ function services(dependencies: RunDependencies, config: RunConfig, machines: Ma
     progress: (message) => observer.note(message),
     signal,
   });
+  const backend = config.ignoreLimits ? withoutUnenforceableLimits(machines.backend) : machines.backend;
   return {
     runtime,
-    backend: machines.backend,
+    backend,
     images,
-    verifier: createVerifier({ backend: machines.backend, runtime, imageRoot: (environment) => images.root(environment), lookupEnv: (name) => env[name] }),
+    verifier: createVerifier({ backend, runtime, imageRoot: (environment) => images.root(environment), lookupEnv: (name) => env[name] }),
     upstream,
     budgets: config.budgets,
     networkOverride: config.network,
