@@ -113,6 +113,8 @@ describe("building", () => {
     const first = await build(dockerfile, { f: "1" });
     const again = await build(dockerfile, { f: "1" });
     expect(again.image.digest).toBe(first.image.digest);
+    expect(first.progress.length).toBe(3);
+    expect(again.progress).toEqual([]);
     const changed = await build(dockerfile, { f: "2" });
     const before = (await look(first.image, "cat /one /two")).split("\n");
     const after = (await look(changed.image, "cat /one /two")).split("\n");

@@ -49,6 +49,8 @@ export class StageExecutor {
   readonly #args = new Map<string, string>();
   #shell: readonly string[] = ["/bin/sh", "-c"];
   #config: Config = { env: {}, workdir: "/", user: "", entrypoint: [], cmd: [], labels: {} };
+  /** The instruction under way, as people read it. */
+  #title = "";
   #image: Image | null = null;
   #key = "";
 
@@ -71,7 +73,7 @@ export class StageExecutor {
     this.#config = { ...config, env: { ...config.env }, labels: { ...config.labels } };
     for (const [index, step] of this.#stage.instructions.entries()) {
       this.#build.signal.throwIfAborted();
-      this.#build.progress(`${this.#build.dockerfileName} [${this.#stage.name ?? base} ${index + 1}/${this.#stage.instructions.length}] ${step.text.split("\n")[0]}`);
+      this.#title = `${this.#build.dockerfileName} [${this.#stage.name ?? base} ${index + 1}/${this.#stage.instructions.length}] ${step.text.split("\n")[0]}`;
       await this.#step(step);
     }
     return this.#build.images.commit(this.#image, null, this.#configuration(), `${this.#build.dockerfileName} (from ${base})`);
@@ -163,8 +165,8 @@ export class StageExecutor {
       if (exit.code === 0) return;
       const why = exit.cause === null ? `exit code ${exit.code}` : `${exit.cause} (exit code ${exit.code})`;
       const output = [...tail, partial].filter((line) => line !== "").join("\n");
-      throw new MwError("image_failed", `${this.#where(step.line)}: \`${step.text.split("\n")[0]}\` failed with ${why}\n${output}`, {
-        fix: network === "none" ? "The step ran without network; give the build one if it needs it." : "Its last lines of output are above.",
+      throw new MwError("image_failed", `${this.#where(step.line)}: \`${step.text.split("\n")[0]}\` failed with ${why}${output === "" ? "" : `\n${output}`}`, {
+        fix: network === "none" ? "The step ran without network; give the build one if it needs it." : output === "" ? "It printed nothing; run it by hand: mw sandbox shell IMAGE." : "Its last lines of output are above.",
         facts: { file: this.#build.dockerfileName, line: step.line, exitCode: exit.code },
       });
     });
@@ -276,6 +278,8 @@ export class StageExecutor {
       this.#image = cached;
       return;
     }
+    // What was done before is no news.
+    this.#build.progress(this.#title);
     const root = await this.#build.images.rootFilesystem(base);
     const sandbox = await this.#build.backend.create({ root: { ...root, workdir: "/", user: "" }, network, labels: { purpose: "build" } });
     try {

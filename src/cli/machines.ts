@@ -13,7 +13,7 @@ import type { AppContext } from "./context.ts";
 export async function openMachines(context: AppContext, config: Config): Promise<Machines> {
   const home = config.home.value;
   const backend = await openNativeBackend({ home, runtime: context.runtime }).catch((error: unknown) => {
-    throw namingController(error, home);
+    throw withFix(namingController(error, home));
   });
   try {
     const images = await openImageStore({ home, aliases: config.imageAliases, cwd: context.cwd, env: context.env, runtime: context.runtime });
@@ -23,6 +23,12 @@ export async function openMachines(context: AppContext, config: Config): Promise
     await backend.close();
     throw error;
   }
+}
+
+/** Whatever it was, the way on begins at the same place. */
+function withFix(error: unknown): unknown {
+  if (!(error instanceof MwError) || error.code !== "environment" || error.fix !== undefined) return error;
+  return new MwError("environment", error.message, { fix: "mw doctor says what this host lacks; MW_HOME names another data directory", facts: error.facts, cause: error });
 }
 
 /** The lock is held by the spawner of another controller; people know the controller. */

@@ -70,4 +70,30 @@ describe("progress", () => {
     expect(text().trim().split("\n").length).toBe(1);
     expect(text()).toContain("sandbox_error");
   });
+
+  it("tells in a pipe now and then what is under way, and says no time left when nothing is", () => {
+    const { context: pipe, text } = context(false);
+    const progress = startProgress(pipe, false);
+    for (let step = 1; step <= 100; step++) progress.activity(`step ${step}`);
+    play(progress);
+    progress.finish();
+    expect(text()).toContain("step 1\n");
+    expect(text()).not.toContain("step 2\n");
+    expect(text()).not.toContain("left");
+  });
+
+  it("shows on a terminal what is under way in one line that goes away", () => {
+    const { context: terminal, text } = context(true);
+    const progress = startProgress(terminal, false);
+    progress.activity("making an image");
+    play(progress);
+    progress.activity(`a step \u001b[2J ${"long ".repeat(30)}\nof several lines`);
+    progress.finish();
+    expect(text()).toContain("making an image");
+    expect(text()).not.toContain("\u001b[2J");
+    expect(text()).not.toContain("several lines");
+    for (const line of text().split("\n")) expect(line.length).toBeLessThan(80);
+    // The last picture stands alone.
+    expect(text().slice(text().lastIndexOf("\u001b[J"))).not.toContain("step");
+  });
 });

@@ -5,14 +5,18 @@ import type { RunController, RunObserver } from "../rollout/controller.ts";
 import type { RunEvent } from "../rollout/events.ts";
 import type { RunState } from "../rollout/run-state.ts";
 import type { AppContext } from "./context.ts";
+import { PHASE_LABELS } from "./run-summary.ts";
 import { formatDuration, formatTable, note, printable, styler } from "./output.ts";
 
 const REDRAW_MS = 200;
 const LINE_MS = 10_000;
 /** Rows of the table by task; the rest is one row. */
 const TASK_ROWS = 12;
+/** In a pipe, what is under way is told no more often than this; on a terminal it is shown for as long. */
+const ACTIVITY_MS = 5_000;
 
 export interface Progress extends RunObserver {
+  activity(text: string): void;
   /** Draws the last state and stops. */
   finish(): void;
   attach(controller: RunController): void;
@@ -72,12 +76,13 @@ class Tally {
     task.sum += reward;
   }
 
-  /** `12/40 done, 8 running, 2.4/s, 11 s left: scored 11, task_error 1, mean 0.82` */
-  summary(state: RunState, running: number): string {
+  /** `12/40 done, 8 running (6 agent, 2 verification), 20.1 s, 2.4/s, 11.0 s left` and `scored 11, task_error 1, mean 0.820`. */
+  summary(state: RunState, running: number): readonly string[] {
     const total = state.rollouts.size;
     const elapsed = (this.#context.runtime.monotonic() - this.#startedAt) / 1000;
     const rate = elapsed <= 0 ? 0 : (state.recorded - (this.#before ?? 0)) / elapsed;
-    const left = rate > 0 && state.planCompleted ? `, ${formatDuration(((total - state.recorded) / rate) * 1000)} left` : "";
+    const pace = rate === 0 ? "" : rate >= 1 ? `, ${rate.toFixed(1)}/s` : `, ${(rate * 60).toFixed(1)}/min`;
+    const left = rate > 0 && state.planCompleted && state.recorded < total ? `, ${formatDuration(((total - state.recorded) / rate) * 1000)} left` : "";
     const outcomes = [...state.outcomes].map(([outcome, count]) => `${outcome} ${count}`).join(", ");
     let scored = 0;
     let sum = 0;
@@ -86,8 +91,19 @@ class Tally {
       sum += task.sum;
     }
     const mean = scored === 0 ? "" : `, mean ${(sum / scored).toFixed(3)}`;
-    return `${state.recorded}/${total}${state.planCompleted ? "" : "+"} done, ${running} running, ${rate.toFixed(1)}/s${left}${outcomes === "" ? "" : `: ${outcomes}${mean}`}`;
+    const where = running === 0 ? "" : inFlight(state);
+    const counts = `${state.recorded}/${total}${state.planCompleted ? "" : "+"} done, ${running} running${where}, ${formatDuration(elapsed * 1000)}${pace}${left}`;
+    return outcomes === "" ? [counts] : [counts, `${outcomes}${mean}`];
   }
+}
+
+/** ` (6 agent, 2 verification)`: what the rollouts under way are at. */
+function inFlight(state: RunState): string {
+  const counts = new Map<string, number>();
+  for (const { phase } of state.rollouts.values()) {
+    if (phase !== "planned" && phase !== "recorded") counts.set(PHASE_LABELS[phase], (counts.get(PHASE_LABELS[phase]) ?? 0) + 1);
+  }
+  return counts.size === 0 ? "" : ` (${[...counts].map(([label, count]) => `${count} ${label}`).join("; ")})`;
 }
 
 class Lines implements Progress {
@@ -96,6 +112,8 @@ class Lines implements Progress {
   readonly #tally: Tally;
   #controller: RunController | null = null;
   #last: number;
+  /** When an activity was told last. */
+  #told: number | null = null;
   #state: RunState | null = null;
 
   constructor(context: AppContext, quiet: boolean) {
@@ -117,15 +135,22 @@ class Lines implements Progress {
     const now = this.#context.runtime.monotonic();
     if (this.#quiet || now - this.#last < LINE_MS) return;
     this.#last = now;
-    note(this.#context, this.#tally.summary(state, this.#controller?.active ?? 0));
+    note(this.#context, this.#tally.summary(state, this.#controller?.active ?? 0).join(": "));
   }
 
   note(text: string): void {
     note(this.#context, printable(text));
   }
 
+  activity(text: string): void {
+    const now = this.#context.runtime.monotonic();
+    if (this.#quiet || (this.#told !== null && now - this.#told < ACTIVITY_MS)) return;
+    this.#told = now;
+    this.note(text);
+  }
+
   finish(): void {
-    if (this.#state !== null && !this.#quiet) note(this.#context, this.#tally.summary(this.#state, 0));
+    if (this.#state !== null && !this.#quiet) note(this.#context, this.#tally.summary(this.#state, 0).join(": "));
   }
 }
 
@@ -135,6 +160,7 @@ class LiveTable implements Progress {
   #controller: RunController | null = null;
   #state: RunState | null = null;
   #lines = 0;
+  #activity: { readonly text: string; readonly at: number } | null = null;
   #timer: NodeJS.Timeout | null;
 
   constructor(context: AppContext) {
@@ -161,7 +187,13 @@ class LiveTable implements Progress {
     this.#draw();
   }
 
+  activity(text: string): void {
+    this.#activity = { text: printable(text).split("\n")[0] ?? "", at: this.#context.runtime.monotonic() };
+    this.#draw();
+  }
+
   finish(): void {
+    this.#activity = null;
     if (this.#timer !== null) clearInterval(this.#timer);
     this.#timer = null;
     this.#draw();
@@ -173,7 +205,14 @@ class LiveTable implements Progress {
   }
 
   #draw(): void {
-    if (this.#state === null) return;
+    if (this.#state === null) {
+      // Before the first event there is only what is under way, such as an image that is being made.
+      if (this.#activity === null) return this.#erase();
+      this.#erase();
+      this.#context.process.stderr.write(`${clip(this.#activity.text, (this.#context.process.stderr.columns ?? 80) - 1)}\n`);
+      this.#lines = 1;
+      return undefined;
+    }
     const { stderr } = this.#context.process;
     const text = this.#render(this.#state, stderr.columns ?? 80);
     this.#erase();
@@ -190,7 +229,9 @@ class LiveTable implements Progress {
     const rows = shown.map(([name, task]) => [clip(printable(name), columns - 40), `${task.done}/${task.planned}`, task.scored === 0 ? "" : (task.sum / task.scored).toFixed(3)]);
     if (all.length > shown.length) rows.push([`... ${all.length - shown.length} more`, "", ""]);
     const table = formatTable([{ title: "task" }, { title: "done", align: "right" }, { title: "mean reward", align: "right" }], rows, paint);
-    return `${table}\n${clip(this.#tally.summary(state, this.#controller?.active ?? 0), columns - 1)}`;
+    const lines = [...this.#tally.summary(state, this.#controller?.active ?? 0)];
+    if (this.#activity !== null && this.#context.runtime.monotonic() - this.#activity.at < ACTIVITY_MS) lines.push(this.#activity.text);
+    return [table, ...lines.map((line) => clip(line, columns - 1))].join("\n");
   }
 }
 

@@ -2,6 +2,7 @@
 import { ExitCode, run } from "@stricli/core";
 import { systemRuntime } from "../core/runtime.ts";
 import { buildApp } from "./app.ts";
+import { asksForHelp, helpStream } from "./help-text.ts";
 import type { AppContext, OutputStream } from "./context.ts";
 
 export interface ProcessLike {
@@ -15,7 +16,7 @@ export interface ProcessLike {
 /** Runs one command line. Resolves to its exit code: 0 done, 1 ran but did not hold, 2 bad usage or input, 3 the environment lacks something, 130 interrupted. */
 export async function runCli(inputs: readonly string[], host: ProcessLike): Promise<number> {
   const io: { exitCode?: number | string | null; readonly stdout: OutputStream; readonly stderr: OutputStream; readonly env: AppContext["env"] } = {
-    stdout: host.stdout,
+    stdout: asksForHelp(inputs) ? helpStream(host.stdout) : host.stdout,
     stderr: host.stderr,
     env: host.env,
   };

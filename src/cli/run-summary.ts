@@ -19,6 +19,19 @@ function byHarness(state: RunState): readonly GroupStatistics[] {
   return summarise([...state.rollouts.values()].map(({ task, harness, outcome, reward }): Sample => ({ task: task.directory, family: harness, outcome, reward }))).families;
 }
 
+/** What is done between a phase's event and the next one. */
+export const PHASE_LABELS: Readonly<Record<Phase, string>> = {
+  planned: "waiting",
+  admitted: "image, machine",
+  leased: "preparation",
+  prepared: "agent's start",
+  running: "agent",
+  ended: "collection",
+  collected: "verification",
+  verified: "recording",
+  recorded: "done",
+};
+
 export interface PhaseTime {
   readonly phase: Phase;
   readonly count: number;
@@ -59,7 +72,18 @@ export function summaryText(context: AppContext, state: RunState): string {
 
 export function statusText(state: RunState): string {
   const done = `${state.recorded}/${state.rollouts.size}${state.planCompleted ? "" : "+"} rollouts`;
-  return state.status === "finished" ? `finished, ${done}` : state.status === "interrupted" ? `stopped: ${state.interruption ?? ""}, ${done}` : `running or killed, ${done}`;
+  return state.status === "finished" ? `finished, ${done}` : state.status === "interrupted" ? `stopped: ${state.interruption ?? ""}, ${done}` : `${controllerLives(state) ? "running" : "killed"}, ${done}`;
+}
+
+/** Whether the process that wrote the log last is there; of one that was killed, the log does not know. */
+export function controllerLives({ controllerPid }: RunState): boolean {
+  if (controllerPid === null) return false;
+  try {
+    process.kill(controllerPid, 0);
+    return true;
+  } catch (error) {
+    return (error as NodeJS.ErrnoException).code === "EPERM";
+  }
 }
 
 export function failureText(error: Failure): string {
@@ -67,6 +91,8 @@ export function failureText(error: Failure): string {
 }
 
 function groupTable(title: string, groups: readonly GroupStatistics[], paint: ReturnType<typeof styler>): string {
+  const ks = new Set(groups.flatMap(({ passAtK }) => (passAtK.length > 1 ? [passAtK.at(-1)?.k] : [])));
+  const common = ks.size === 1 ? [...ks][0] : null;
   const rows = groups.map(({ name, rollouts, scored, reward, passAtK }) => [
     printable(name),
     String(rollouts),
@@ -74,10 +100,11 @@ function groupTable(title: string, groups: readonly GroupStatistics[], paint: Re
     reward.mean === null ? "-" : reward.mean.toFixed(3),
     reward.standardError === null ? "" : `± ${(1.96 * reward.standardError).toFixed(3)}`,
     passAtK[0] === undefined ? "-" : passAtK[0].estimate.toFixed(3),
-    passAtK.length > 1 ? `${passAtK.at(-1)?.estimate.toFixed(3)} (k=${passAtK.at(-1)?.k})` : "",
+    // One number of attempts is the rule; where tasks differ in it, the cell says its own.
+    passAtK.length > 1 ? `${passAtK.at(-1)?.estimate.toFixed(3)}${common === null ? ` (k=${passAtK.at(-1)?.k})` : ""}` : "",
   ]);
   const right = "right" as const;
-  return formatTable([{ title }, { title: "rollouts", align: right }, { title: "scored", align: right }, { title: "mean", align: right }, { title: "95 %" }, { title: "pass@1", align: right }, { title: "pass@k", align: right }], rows, paint);
+  return formatTable([{ title }, { title: "rollouts", align: right }, { title: "scored", align: right }, { title: "mean", align: right }, { title: "95 %" }, { title: "pass@1", align: right }, ...(ks.size === 0 ? [] : [{ title: `pass@${common ?? "k"}`, align: right }])], rows, paint);
 }
 
 function passText({ passAtK }: Statistics): string {
@@ -91,8 +118,8 @@ function outcomeText({ outcomes }: Statistics): string {
 export function phaseTable(times: readonly PhaseTime[], paint: ReturnType<typeof styler>): string {
   const right = "right" as const;
   return formatTable(
-    [{ title: "time in phase" }, { title: "rollouts", align: right }, { title: "median", align: right }, { title: "longest", align: right }, { title: "sum", align: right }],
-    times.map(({ phase, count, medianMs, maximumMs, totalMs }) => [phase, String(count), formatDuration(medianMs), formatDuration(maximumMs), formatDuration(totalMs)]),
+    [{ title: "time for" }, { title: "rollouts", align: right }, { title: "median", align: right }, { title: "longest", align: right }, { title: "sum", align: right }],
+    times.map(({ phase, count, medianMs, maximumMs, totalMs }) => [PHASE_LABELS[phase], String(count), formatDuration(medianMs), formatDuration(maximumMs), formatDuration(totalMs)]),
     paint,
   );
 }

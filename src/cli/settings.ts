@@ -27,9 +27,9 @@ export const SETTINGS = {
     key: "durability",
     parse: choiceParser(["process", "power"]),
     fallback: "process",
-    brief: "what a recorded event survives: the death of any process, or also a power cut",
+    brief: "what a recorded event survives: the death of any process (process), or also a power cut (power)",
   }),
-  harness: define<string>({ env: "MW_HARNESS", key: "run.harness", parse: textParser, fallback: "bash", brief: "harness, or a comma-separated list drawn from by seed" }),
+  harness: define<string>({ env: "MW_HARNESS", key: "run.harness", parse: textParser, fallback: "bash", brief: "harness (bash, oracle, nop, script), or a comma-separated list drawn from by seed" }),
   upstream: define<string>({ env: "MW_UPSTREAM", key: "run.upstream", parse: textParser, fallback: null, brief: "base URL of an OpenAI-compatible server, up to and including /v1" }),
   model: define<string>({ env: "MW_MODEL", key: "run.model", parse: textParser, fallback: null, brief: "model name sent to the upstream" }),
   apiKeyFile: define<string>({ env: "MW_API_KEY_FILE", key: "run.api-key-file", parse: textParser, fallback: null, brief: "file that holds the upstream's API key (else MW_API_KEY)", path: true }),
@@ -48,7 +48,7 @@ export const SETTINGS = {
   maxTurns: define<number>({ env: "MW_MAX_TURNS", key: "run.max-turns", parse: integerParser(1, 100_000), fallback: 100, brief: "turns of one rollout" }),
   tokenBudget: define<number>({ env: "MW_TOKEN_BUDGET", key: "run.token-budget", parse: integerParser(1, 1_000_000_000), fallback: null, brief: "tokens sampled in one rollout" }),
   commandTimeout: define<number>({ env: "MW_COMMAND_TIMEOUT", key: "run.command-timeout", parse: durationParser, fallback: 300_000, brief: "time of one command of the bash harness, such as 90s or 5m" }),
-  network: define<"none" | "public">({ env: "MW_NETWORK", key: "run.network", parse: choiceParser(["none", "public"]), fallback: null, brief: "network of every machine, instead of what tasks declare" }),
+  network: define<"none" | "public">({ env: "MW_NETWORK", key: "run.network", parse: choiceParser(["none", "public"]), fallback: null, brief: "network of every machine (none or public), instead of what tasks declare" }),
   timeoutMultiplier: define<number>({ env: "MW_TIMEOUT_MULTIPLIER", key: "run.timeout-multiplier", parse: decimalParser(0.01, 1000), fallback: 1, brief: "factor on the time limits of tasks" }),
 } as const;
 

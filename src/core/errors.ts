@@ -82,8 +82,26 @@ export class MwError extends Error {
 /** Narrows an unknown rejection to the catalogue; anything else is a bug of ours and becomes `internal`. */
 export function toMwError(error: unknown): MwError {
   if (error instanceof MwError) return error;
-  if (error instanceof Error) return new MwError("internal", error.message, { cause: error });
+  if (error instanceof Error) return fileSystemError(error) ?? new MwError("internal", error.message, { cause: error });
   return new MwError("internal", String(error));
+}
+
+const FILE_SYSTEM_FIXES: Readonly<Record<string, string>> = {
+  EACCES: "make it accessible to this user, or name another data directory in MW_HOME",
+  EPERM: "make it accessible to this user, or name another data directory in MW_HOME",
+  EROFS: "make it writable, or name another data directory in MW_HOME",
+  ENOSPC: "free some space (mw image gc), or name a data directory on a larger file system in MW_HOME",
+  EDQUOT: "free some space (mw image gc), or name a data directory on a larger file system in MW_HOME",
+  ENOTDIR: "a file is where a directory has to be: move it away, or name another data directory in MW_HOME",
+};
+
+/** What the file system refuses wherever we write is the host's state, no bug. */
+function fileSystemError(error: NodeJS.ErrnoException): MwError | null {
+  const { code, path } = error;
+  if (code === undefined || path === undefined) return null;
+  // A directory is made with its parents, which bothers nobody when it is there; a file in its place does.
+  const fix = FILE_SYSTEM_FIXES[code === "EEXIST" && error.syscall === "mkdir" ? "ENOTDIR" : code];
+  return fix === undefined ? null : new MwError("environment", error.message, { cause: error, fix });
 }
 
 /** The message of anything thrown, for embedding in another message. */

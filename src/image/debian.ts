@@ -10,6 +10,9 @@ import { ROOT_CONFIG } from "./root-sources.ts";
 import { needed, type LoadOptions, type Source, type SourceContext } from "./source.ts";
 import { removeTree } from "./unpacker.ts";
 
+/** What mmdebstrap says of itself rather than of its progress. */
+const HOUSEKEEPING = /tempdir|is equal to the host|signed-by/;
+
 export function debianSource(suite: string, packages: readonly string[], context: SourceContext | null): Source {
   const name = `mmdebstrap:${suite}${packages.length > 0 ? `+${packages.join(",")}` : ""}`;
   return {
@@ -75,7 +78,7 @@ async function startBootstrap([program = "", ...args]: readonly string[], tempor
   });
   const tail: string[] = [];
   createInterface({ input: child.stderr }).on("line", (line) => {
-    if (line.startsWith("I: ")) options.progress(`mmdebstrap: ${line.slice(3, 150)}`);
+    if (line.startsWith("I: ") && !HOUSEKEEPING.test(line)) options.progress(`mmdebstrap: ${line.slice(3, 150)}`);
     tail.push(line);
     if (tail.length > 40) tail.shift();
   });

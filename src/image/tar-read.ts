@@ -339,7 +339,7 @@ function checkSegments(segments: readonly Segment[], stored: number, size: numbe
 }
 
 function broken(archive: string, what: string): MwError {
-  return new MwError("invalid_image", `${archive} cannot be unpacked: ${what}`, { fix: "make or fetch the archive again" });
+  return new MwError("invalid_image", `${archive} cannot be unpacked: ${what}`, { fix: "check that it is an archive of a root file system (tar, OCI layout or docker save), and whole" });
 }
 
 /** Pulls exact numbers of bytes from a stream of chunks. */

@@ -33,6 +33,8 @@ export interface RunObserver {
   changed(state: RunState, event: RunEvent): void;
   /** Something that people should know while it happens. */
   note(text: string): void;
+  /** What is under way and soon over, such as a step of a build; it may be dropped. */
+  activity?(text: string): void;
 }
 
 export interface ControllerOptions {

@@ -79,7 +79,7 @@ export async function startRun(dependencies: RunDependencies, request: NewRun, a
     await sweepRuns(home);
     const plan = await firstGroup(readable, checker(dependencies, request, harnesses, machines));
     // An image that every task is to use is there before anything starts.
-    if (request.image !== null) await machines.images.resolve(request.image, { progress: (message) => dependencies.observer.note(message), signal: dependencies.signal });
+    if (request.image !== null) await machines.images.resolve(request.image, { progress: (message) => dependencies.observer.activity?.(message), signal: dependencies.signal });
     dependencies.signal.throwIfAborted();
     const run = newId("run", runtime);
     const config: RunConfig = {
@@ -179,7 +179,7 @@ function services(dependencies: RunDependencies, config: RunConfig, machines: Ma
     builder: machines.builder,
     override: config.image,
     timeoutMultiplier: config.timeoutMultiplier,
-    progress: (message) => observer.note(message),
+    progress: (message) => observer.activity?.(message),
     signal,
   });
   const backend = config.ignoreLimits ? withoutUnenforceableLimits(machines.backend) : machines.backend;

@@ -129,7 +129,7 @@ describe("a summary", () => {
     ]);
     expect(overall.outcomes.map(({ outcome, count }) => [outcome, count])).toEqual([
       ["scored", 5],
-      ["(running)", 1],
+      ["(not done)", 1],
       ["model_error", 1],
       ["sandbox_error", 1],
     ]);

@@ -47,7 +47,7 @@ export interface Statistics {
   readonly reward: Mean;
   /** In the order of `ks`, without those for which no task has enough attempts. */
   readonly passAtK: readonly PassAtK[];
-  /** How often each outcome occurred, most frequent first, ties by name; `(running)` for rollouts without one. */
+  /** How often each outcome occurred, most frequent first, ties by name; `(not done)` for rollouts without one. */
   readonly outcomes: readonly { readonly outcome: string; readonly count: number; readonly share: Interval }[];
 }
 
@@ -176,7 +176,7 @@ function singleTask({ n, c }: { readonly n: number; readonly c: number }, k: num
 }
 
 function outcomeMix(samples: readonly Sample[]): Statistics["outcomes"] {
-  return [...groupBy(samples, (sample) => sample.outcome ?? "(running)")]
+  return [...groupBy(samples, (sample) => sample.outcome ?? "(not done)")]
     .map(([outcome, members]) => ({ outcome, count: members.length, share: wilson(members.length, samples.length) }))
     .sort((a, b) => b.count - a.count || (a.outcome < b.outcome ? -1 : 1));
 }

@@ -96,9 +96,11 @@ function print(
   printLine(context);
   printLine(context, `${document.tasks * 2} rollouts, each in a fresh machine, each graded in another. Left behind: ${document.leaked === 0 ? "nothing" : JSON.stringify(leftovers)}.`);
   printLine(context);
+  const unscored = oracle.rollouts.find(({ outcome }) => outcome !== "scored");
+  if (unscored !== undefined) printLine(context, `${oracle.rollouts.filter(({ outcome }) => outcome !== "scored").length} of ${document.tasks} tasks could not be done here: ./mw show ${oracle.run} says why, ./mw doctor what this host lacks.\n`);
   printLine(context, "Next:");
-  printLine(context, `  ./mw show ${oracle.run}          what happened, phase by phase`);
-  printLine(context, `  ./mw show ${oracle.rollouts[0]?.rollout ?? "ROLLOUT"}     one rollout: commands, output, verdict`);
-  printLine(context, "  ./mw run worlds/terminal --harness bash --upstream http://127.0.0.1:8000/v1 --model NAME -n 8     your model");
-  printLine(context, "  ./mw sandbox run host -- bash -c 'id; hostname'     a machine by hand");
+  printLine(context, `  ./mw show ${oracle.run}    # rewards, and where the time went`);
+  printLine(context, `  ./mw show ${oracle.rollouts[0]?.rollout ?? "ROLLOUT"}     # one rollout: commands, output, verdict`);
+  printLine(context, "  ./mw sandbox run host -- id           # a machine by hand");
+  printLine(context, "  ./mw run worlds/terminal --upstream http://127.0.0.1:8000/v1 --model NAME -n 8    # your model");
 }

@@ -18,5 +18,5 @@ export async function exportRun(this: AppContext, flags: { readonly format: Expo
     count++;
   }
   if (count === 0) throw new MwError("not_found", `${run} has no ${flags.scoredOnly ? "scored" : "recorded"} rollouts to export`, { fix: `mw show ${run} says how far it is` });
-  note(this, `${count} rollouts`);
+  note(this, `${count} ${count === 1 ? "rollout" : "rollouts"}`);
 }

@@ -37,17 +37,19 @@ export async function list(this: AppContext, flags: OutputFlags & { readonly all
     return;
   }
   const right = "right" as const;
+  // On a terminal a line stays a line; in a pipe names are whole.
+  const short = (text: string): string => (this.process.stdout.isTTY === true && text.length > 40 ? `${printable(text).slice(0, 39)}…` : printable(text));
   printLine(
     this,
     formatTable(
       [{ title: "name" }, { title: "digest" }, { title: "layers", align: right }, { title: "size", align: right }, { title: "created" }, { title: "source" }],
       images.map(({ name, image, bytes }) => [
-        printable(name ?? "-"),
+        short(name ?? "-"),
         image.digest.slice(0, image.digest.indexOf(":") + 13),
         String(image.layers.length),
         formatBytes(bytes),
         new Date(image.createdAt).toISOString().slice(0, 19).replace("T", " "),
-        printable(image.source),
+        image.source === name ? "" : short(image.source),
       ]),
       styler(this.process.stdout, this.env),
     ),
@@ -85,12 +87,14 @@ export async function tag(this: AppContext, flags: OutputFlags, reference: strin
   if (image === null) throw new MwError("not_found", `there is no image ${JSON.stringify(reference)} here`, { fix: `mw image pull ${reference}` });
   await store.tag(image, name);
   if (flags.json) printJson(this, { name, image: describe(image) });
+  else note(this, `${name} is now ${image.digest.slice(0, 19)}`);
 }
 
 export async function remove(this: AppContext, flags: OutputFlags, ...names: string[]): Promise<void> {
   const store = await openStore(this);
   for (const name of names) await store.remove(name);
   if (flags.json) printJson(this, { removed: names });
+  else note(this, `removed ${names.join(", ")}; mw image gc frees the space`);
 }
 
 export async function collect(this: AppContext, flags: OutputFlags): Promise<void> {
@@ -117,6 +121,8 @@ export async function alias(this: AppContext, flags: OutputFlags & { readonly re
   if (name !== undefined && (target !== undefined || flags.remove)) {
     if (target !== undefined && flags.remove) throw new MwError("usage", "an alias is either set or removed", { fix: "give an image, or --remove" });
     await aliases.set(name, target ?? null);
+    if (flags.json) printJson(this, { name, image: target ?? null });
+    else note(this, target === undefined ? `${name} is no alias of this data directory any more` : `${name} now stands for ${target}`);
     return;
   }
   const all = (await aliases.list()).filter((entry) => name === undefined || entry.name === name);

@@ -4,6 +4,7 @@ import { loadRunState, type RunState } from "../../rollout/run-state.ts";
 import { listRuns } from "../../store/run-directory.ts";
 import { loadConfig } from "../config.ts";
 import type { AppContext } from "../context.ts";
+import { controllerLives } from "../run-summary.ts";
 import { formatTable, note, printJson, printLine, printable, styler } from "../output.ts";
 
 export async function runs(this: AppContext, flags: { readonly json: boolean; readonly limit: number }): Promise<void> {
@@ -51,7 +52,7 @@ function line(run: string, state: RunState) {
   return {
     run,
     createdAt: state.createdAt === 0 ? null : new Date(state.createdAt).toISOString(),
-    status: state.status,
+    status: state.status === "running" && !controllerLives(state) ? "killed" : state.status,
     rollouts: state.rollouts.size,
     recorded: state.recorded,
     outcomes: Object.fromEntries(state.outcomes),

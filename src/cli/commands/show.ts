@@ -5,8 +5,8 @@ import { runDocument } from "../../rollout/report.ts";
 import { loadRunState } from "../../rollout/run-state.ts";
 import { loadConfig } from "../config.ts";
 import type { AppContext } from "../context.ts";
-import { formatTable, printJson, printLine, printable, styler } from "../output.ts";
-import { failureText, phaseTable, phaseTimes, statisticsOf, summaryText } from "../run-summary.ts";
+import { formatTable, note, printJson, printLine, printable, styler } from "../output.ts";
+import { controllerLives, failureText, phaseTable, phaseTimes, statisticsOf, summaryText } from "../run-summary.ts";
 import { showRollout } from "../show-rollout.ts";
 
 export async function show(this: AppContext, flags: { readonly json: boolean; readonly all: boolean }, name: string): Promise<void> {
@@ -29,7 +29,11 @@ export async function show(this: AppContext, flags: { readonly json: boolean; re
   const failed = rollouts.filter(({ outcome }) => outcome !== null && outcome !== "scored");
   // Those that need a look, or all.
   const listed = flags.all ? rollouts : failed.slice(0, 20);
-  if (listed.length === 0) return;
+  if (state.status !== "finished" && !controllerLives(state)) note(this, `mw resume ${run} goes on with it`);
+  if (listed.length === 0) {
+    if (rollouts.length > 0) note(this, `mw show ${run} --all lists its rollouts`);
+    return;
+  }
   const right = "right" as const;
   printLine(
     this,

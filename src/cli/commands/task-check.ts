@@ -68,7 +68,10 @@ function brokenTask(input: string, error: MwError): CheckedTask {
 
 function judge(task: Task, lint: readonly LintFinding[], runs: readonly GateRun[]): CheckedTask {
   const failures = lint.filter(({ level }) => level === "error").map(({ message }) => message);
-  for (const run of runs) {
+  const [first] = runs;
+  // What keeps every run from starting is one fault, not one for each.
+  if (first !== undefined && first.error !== null && runs.every((run) => run.error === first.error)) failures.push(`${first.outcome}: ${first.error}`);
+  else for (const run of runs) {
     const what = `${run.agent === "oracle" ? "the reference" : "doing nothing"}, verified ${run.mode}`;
     if (run.outcome !== "scored") failures.push(`${what}: ${run.outcome}: ${run.error ?? "no reward"}`);
     else if (run.agent === "nop" && run.reward !== 0) failures.push(`${what}, gives reward ${run.reward}, not 0`);
