@@ -36,7 +36,7 @@ export async function conductRun(context: AppContext, config: Config, options: C
     context.setExitCode(130);
     return;
   }
-  if (!options.quiet && !options.json) note(context, `\nmw show ${end.run} --all lists the rollouts; mw export ${end.run} prints them as JSON lines`);
+  if (!options.quiet && !options.json) note(context, `\nmw show ${end.run} --all lists the rollouts,\nmw export ${end.run} prints them as JSON lines`);
   const failed = document.rollouts.some((rollout) => rollout.outcome !== "scored");
   if (document.refused.length > 0 || (options.strict && failed)) context.setExitCode(1);
 }

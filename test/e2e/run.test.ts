@@ -71,7 +71,7 @@ describe("mw run", () => {
     // What an agent prints is shown, not obeyed.
     expect(shown.stdout).not.toContain("\u001b");
     const ofRun = await mw(["show", id], { env });
-    for (const text of ["pass@1 1.000", "scored 1", "running", "test/easy"]) expect(ofRun.stdout + id).toContain(text === "test/easy" ? "finished" : text);
+    for (const text of ["pass@1 1.000", "scored 1", "verification", "test/easy"]) expect(ofRun.stdout + id).toContain(text === "test/easy" ? "finished" : text);
     const json = JSON.parse((await mw(["show", id, "--json"], { env })).stdout) as Record<string, unknown>;
     expect(Object.keys(json)).toEqual(expect.arrayContaining(["run", "rollouts", "outcomes", "statistics", "phases"]));
 
