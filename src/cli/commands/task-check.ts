@@ -70,7 +70,7 @@ function judge(task: Task, lint: readonly LintFinding[], runs: readonly GateRun[
   const failures = lint.filter(({ level }) => level === "error").map(({ message }) => message);
   const [first] = runs;
   // What keeps every run from starting is one fault, not one for each.
-  if (first !== undefined && first.error !== null && runs.every((run) => run.error === first.error)) failures.push(`${first.outcome}: ${first.error}`);
+  if (first?.outcome === "task_error" && first.error !== null && runs.every((run) => run.error === first.error)) failures.push(`${first.outcome}: ${first.error}`);
   else for (const run of runs) {
     const what = `${run.agent === "oracle" ? "the reference" : "doing nothing"}, verified ${run.mode}`;
     if (run.outcome !== "scored") failures.push(`${what}: ${run.outcome}: ${run.error ?? "no reward"}`);
