@@ -179,8 +179,11 @@ static int supervise(void *arg) {
         return 0;
     }
     set_state(e, STATE_RUNNING);
-    /* Most commands of an agent end at once: then init and its client are woken for the end alone. One that waits for input is told of without delay. */
-    if (e->in_fd >= 0 || !ends_soon()) notify();
+    /*
+     * Most commands of an agent end at once: then init and its client are woken for the end alone. One that waits for input is told of without delay, unless
+     * its client has not waited for that to send some (a hint: init may be changing it).
+     */
+    if ((e->in_fd >= 0 && e->in_consumed == 0) || !ends_soon()) notify();
     for (;;) {
         siginfo_t info;
         info.si_pid = 0;

@@ -1,5 +1,5 @@
 /*
- * Control groups: one per machine and hierarchy, all below one group per data directory (`/manyworlds-HASH/ID`).
+ * Control groups: one per machine and hierarchy, all below one group per data directory (`/manyworlds-HASH/NAME`, see spawn-spare.c).
  *
  * v1: memory, pids, cpu, plus the `unified` hierarchy (where mounted) for freezing and killing, because a v1 freezer keeps killed processes alive until it is
  * thawed. v2: one group with the memory, pids and cpu controllers, as far as they are to be had. Nothing that is not ours is moved, but in v2 controllers are
@@ -241,11 +241,11 @@ void cgroups_start(void)
 }
 
 /* The hierarchy that a controller's files are in. */
-static int group_open(const char *id, enum hierarchy hierarchy)
+static int group_open(const char *name, enum hierarchy hierarchy)
 {
 	if (S.cgroups == CGROUPS_V2) hierarchy = H_UNIFIED;
 	if (parents[hierarchy] < 0) return errno = ENOENT, -1;
-	return openat(parents[hierarchy], id, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	return openat(parents[hierarchy], name, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 }
 
 static int set_limits(const struct create_request *request, int memory, int pids, int cpu, uint64_t disk_bytes)
@@ -267,6 +267,16 @@ static int set_limits(const struct create_request *request, int memory, int pids
 	return 0;
 }
 
+/* Nothing is read from a v1 cpu group, so it is made for its limit alone. */
+static bool always_made(int hierarchy) { return parents[hierarchy] >= 0 && hierarchy != H_CPU; }
+
+int cgroup_prepare(const char *name, struct failure *failure)
+{
+	for (int i = 0; i < HIERARCHIES; i++)
+		if (always_made(i) && mkdirat(parents[i], name, 0755) < 0) return fail_errno(failure, errno, "making the control groups %s", name);
+	return 0;
+}
+
 int cgroup_make(struct machine *machine, const struct create_request *request, int procs[PLAN_CGROUPS], int *count, int *unified,
 		struct failure *failure)
 {
@@ -274,10 +284,9 @@ int cgroup_make(struct machine *machine, const struct create_request *request, i
 	*count = 0;
 	int error = 0;
 	for (int i = 0; i < HIERARCHIES && !error; i++) {
-		/* Nothing is read from a v1 cpu group, so it is made for its limit alone. */
-		if (parents[i] < 0 || (i == H_CPU && !request->cpu_milli)) continue;
-		if (mkdirat(parents[i], machine->id, 0755) < 0) error = errno;
-		else if ((dirs[i] = openat(parents[i], machine->id, O_RDONLY | O_DIRECTORY | O_CLOEXEC)) < 0) error = errno;
+		if (!always_made(i) && (parents[i] < 0 || !request->cpu_milli)) continue;
+		if (!always_made(i) && mkdirat(parents[i], machine->group, 0755) < 0) error = errno;
+		else if ((dirs[i] = openat(parents[i], machine->group, O_RDONLY | O_DIRECTORY | O_CLOEXEC)) < 0) error = errno;
 		/*
 		 * v1's `tasks` moves the one thread that writes "0" without the lock over all processes of the host that `cgroup.procs` takes, which waits
 		 * for every processor: milliseconds on a busy host.
@@ -299,7 +308,7 @@ bool cgroup_kill(const struct machine *machine)
 {
 	if (!S.groups_kill) return false;
 	char path[ID_BYTES + 16];
-	snprintf(path, sizeof path, "%s/cgroup.kill", machine->id);
+	snprintf(path, sizeof path, "%s/cgroup.kill", machine->group);
 	return put(parents[H_UNIFIED], path, "1") == 0;
 }
 
@@ -313,7 +322,7 @@ static bool is_frozen(int dir)
 int cgroup_freeze(struct machine *machine, bool frozen, struct failure *failure)
 {
 	if (!S.freezer) return fail_code(failure, "unsupported", "this host has no cgroup v2 hierarchy that can freeze");
-	int dir = group_open(machine->id, H_UNIFIED);
+	int dir = group_open(machine->group, H_UNIFIED);
 	if (dir < 0) return fail_errno(failure, errno, "freezing %s", machine->id);
 	int result = put(dir, "cgroup.freeze", frozen ? "1" : "0");
 	int error = errno;
@@ -329,11 +338,11 @@ int cgroup_freeze(struct machine *machine, bool frozen, struct failure *failure)
 	return 0;
 }
 
-bool cgroup_remove(const char *id)
+bool cgroup_remove(const char *name)
 {
 	bool gone = true;
 	for (int i = 0; i < HIERARCHIES; i++)
-		if (parents[i] >= 0 && unlinkat(parents[i], id, AT_REMOVEDIR) < 0 && errno != ENOENT) gone = false;
+		if (parents[i] >= 0 && unlinkat(parents[i], name, AT_REMOVEDIR) < 0 && errno != ENOENT) gone = false;
 	return gone;
 }
 
@@ -357,13 +366,13 @@ static int each_line(int fd, int (*visit)(pid_t pid, void *context), void *conte
 	return visited;
 }
 
-int cgroup_each_process(const char *id, int (*visit)(pid_t pid, void *context), void *context)
+int cgroup_each_process(const char *name, int (*visit)(pid_t pid, void *context), void *context)
 {
 	int visited = 0;
 	for (int i = 0; i < HIERARCHIES && !visited; i++) {
 		if (parents[i] < 0) continue;
 		char path[ID_BYTES + 256];
-		snprintf(path, sizeof path, "%s/cgroup.procs", id);
+		snprintf(path, sizeof path, "%s/cgroup.procs", name);
 		int fd = openat(parents[i], path, O_RDONLY | O_CLOEXEC);
 		if (fd < 0) continue;
 		visited = each_line(fd, visit, context);
@@ -373,13 +382,13 @@ int cgroup_each_process(const char *id, int (*visit)(pid_t pid, void *context), 
 }
 
 /* A number that was read a moment ago may be another process's by now: what dies is a process of the group, or nothing. */
-bool cgroup_kill_process(const char *id, pid_t pid)
+bool cgroup_kill_process(const char *name, pid_t pid)
 {
 	int pidfd = k_pidfd_open(pid);
 	if (pidfd < 0) return false;
 	char path[64], text[4096], group[ID_BYTES + 256];
 	snprintf(path, sizeof path, "/proc/%d/cgroup", (int)pid);
-	snprintf(group, sizeof group, "/manyworlds-%s/%s\n", S.hash, id);
+	snprintf(group, sizeof group, "/manyworlds-%s/%s\n", S.hash, name);
 	bool killed = get(AT_FDCWD, path, text, sizeof text) > 0 && strstr(text, group) && k_pidfd_kill(pidfd, SIGKILL) == 0;
 	close(pidfd);
 	return killed;
@@ -388,7 +397,7 @@ bool cgroup_kill_process(const char *id, pid_t pid)
 static void usage_v1(const struct machine *machine, struct usage *usage, bool memory_only)
 {
 	char text[8192];
-	int dir = group_open(machine->id, H_MEMORY);
+	int dir = group_open(machine->group, H_MEMORY);
 	if (dir >= 0) {
 		uint64_t scratch = scratch_used(machine);
 		usage->memory_known = get_number(dir, "memory.usage_in_bytes", &usage->total_bytes);
@@ -401,13 +410,13 @@ static void usage_v1(const struct machine *machine, struct usage *usage, bool me
 		close(dir);
 	}
 	if (memory_only) return;
-	if ((dir = group_open(machine->id, H_PIDS)) >= 0) {
+	if ((dir = group_open(machine->group, H_PIDS)) >= 0) {
 		usage->pids_known = get_number(dir, "pids.current", &usage->pids);
 		if (get(dir, "pids.events", text, sizeof text) > 0) usage->pids_hits = keyed(text, "max");
 		close(dir);
 	}
 	/* `cpu` alone counts nothing in v1, the unified hierarchy always counts. */
-	if ((dir = group_open(machine->id, H_UNIFIED)) >= 0) {
+	if ((dir = group_open(machine->group, H_UNIFIED)) >= 0) {
 		if (get(dir, "cpu.stat", text, sizeof text) > 0) usage->cpu_known = true, usage->cpu_us = keyed(text, "usage_usec");
 		close(dir);
 	}
@@ -416,7 +425,7 @@ static void usage_v1(const struct machine *machine, struct usage *usage, bool me
 static void usage_v2(const struct machine *machine, struct usage *usage, bool memory_only)
 {
 	char text[8192];
-	int dir = group_open(machine->id, H_UNIFIED);
+	int dir = group_open(machine->group, H_UNIFIED);
 	if (dir < 0) return;
 	uint64_t scratch = scratch_used(machine);
 	usage->memory_known = get_number(dir, "memory.current", &usage->total_bytes);
@@ -446,7 +455,7 @@ void cgroup_usage(const struct machine *machine, struct usage *usage, bool memor
 int cgroup_watch_memory(struct machine *machine)
 {
 	if (S.cgroups != CGROUPS_V1) return -1;
-	int dir = group_open(machine->id, H_MEMORY);
+	int dir = group_open(machine->group, H_MEMORY);
 	if (dir < 0) return -1;
 	int event = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	int usage = openat(dir, "memory.usage_in_bytes", O_RDONLY | O_CLOEXEC);

@@ -65,15 +65,16 @@ static void count_limits(struct machine *machine)
 	scratch_check_full(machine);
 }
 
-static void remove_groups(const char *id)
+static void remove_groups(const struct machine *machine)
 {
+	if (machine->group[0] == 0) return;
 	/* An exiting process leaves its group a moment after it stopped being waited for. */
 	for (int i = 0; i < 200; i++) {
-		if (cgroup_remove(id)) return;
+		if (cgroup_remove(machine->group)) return;
 		struct timespec pause = {.tv_nsec = i < 20 ? 200000 : 5000000};
 		nanosleep(&pause, NULL);
 	}
-	logf_("the control groups of %s could not be removed; the next start tries again", id);
+	logf_("the control groups of %s could not be removed; the next start tries again", machine->id);
 }
 
 static void release_running(struct machine *machine)
@@ -86,7 +87,7 @@ static void release_running(struct machine *machine)
 	forward_stop(machine);
 	slirp_stop(machine);
 	close_fd(&machine->lifeline);
-	remove_groups(machine->id);
+	remove_groups(machine);
 	userns_slot_return(machine->slot, machine->userns_fd);
 	machine->slot = machine->userns_fd = -1;
 	S.machine_count--;

@@ -48,23 +48,6 @@ static void transient_close(struct transient *transient)
 	}
 }
 
-/* `RUN/ID/init.sock`, listening before the machine exists: a client can connect as soon as creation is answered. */
-static int make_run_directory(const char *id, struct failure *failure)
-{
-	struct sockaddr_un address = {.sun_family = AF_UNIX};
-	char directory[PATH_BYTES];
-	snprintf(directory, sizeof directory, "%s/%s", S.config.run, id);
-	if ((size_t)snprintf(address.sun_path, sizeof address.sun_path, "%s/init.sock", directory) >= sizeof address.sun_path)
-		return fail_code(failure, "ENAMETOOLONG", "%s/init.sock is longer than a unix socket's path may be", directory);
-	if (mkdir(directory, 0700) < 0) return fail_errno(failure, errno, "making %s", directory);
-	int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-	if (fd < 0) return fail_errno(failure, errno, "making a socket");
-	if (bind(fd, (struct sockaddr *)&address, sizeof address) == 0 && listen(fd, 64) == 0) return fd;
-	int error = errno;
-	close(fd);
-	return fail_errno(failure, error, "listening on %s", address.sun_path);
-}
-
 /* Attaches `path` as the next layer and appends its attachment point to overlay options. */
 static int add_layer(struct child_plan *plan, char *options, size_t size, int dir, const char *path, int userns, struct failure *failure)
 {
@@ -126,9 +109,9 @@ static int plan_layers(struct machine *machine, struct child_plan *plan, const s
 static int plan_everything(struct machine *machine, struct transient *transient, const struct create_request *request, struct failure *failure)
 {
 	struct child_plan *plan = &transient->plan;
-	plan->listener = make_run_directory(machine->id, failure);
+	plan->listener = spare_take(machine, failure);
 	if (plan->listener < 0) return -1;
-	if (scratch_make(machine, request, failure) < 0) return -1;
+	if (scratch_fit(machine, request, failure) < 0) return -1;
 	plan->scratch = clone_mount(machine->scratch, "", machine->userns_fd, failure);
 	if (plan->scratch < 0) return -1;
 	if (plan_layers(machine, plan, request, failure) < 0) return -1;

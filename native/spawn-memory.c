@@ -129,15 +129,15 @@ static void enforce(struct machine *machine)
 {
 	struct survey survey;
 	survey_start(&survey, machine);
-	cgroup_each_process(machine->id, compare, &survey);
-	if (survey.largest > 0 && cgroup_kill_process(machine->id, survey.largest)) machine->limits[LIMIT_OOM]++;
+	cgroup_each_process(machine->group, compare, &survey);
+	if (survey.largest > 0 && cgroup_kill_process(machine->group, survey.largest)) machine->limits[LIMIT_OOM]++;
 }
 
 static void protect_init(struct machine *machine)
 {
 	struct survey survey;
 	survey_start(&survey, machine);
-	cgroup_each_process(machine->id, put_before_init, &survey);
+	cgroup_each_process(machine->group, put_before_init, &survey);
 	machine->protected_to = survey.highest;
 }
 

@@ -15,7 +15,7 @@
 #include <sys/socket.h>
 #include <sys/wait.h>
 
-enum { READY = 8 };
+enum { READY = SPARES };
 static int ready[READY];
 static int ready_count;
 

@@ -251,7 +251,7 @@ static void on_create(const wire_frame *frame)
 {
 	static struct create_request request;
 	memset(&request, 0, sizeof request);
-	strcpy(request.hostname, "sandbox");
+	strcpy(request.hostname, DEFAULT_HOSTNAME);
 	struct failure failure = {.code = "EINVAL"};
 	const char *wrong = NULL;
 	wire_cursor cursor = wire_fields(frame);

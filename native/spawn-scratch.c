@@ -52,7 +52,7 @@ static uint64_t default_disk_bytes(void)
 
 static int put_file(int dir, const char *path, const char *text)
 {
-	int fd = openat(dir, path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
+	int fd = openat(dir, path, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0644);
 	if (fd < 0) return -1;
 	ssize_t written = write(fd, text, strlen(text));
 	close(fd);
@@ -69,24 +69,25 @@ static int copy_owner_and_mode(int dir, const char *path, const char *like)
 	return fchmodat(dir, path, info.st_mode & 07777, 0);
 }
 
-static int fill(struct machine *machine, const struct create_request *request)
+static int name_host(int dir, const char *hostname)
+{
+	char text[256];
+	snprintf(text, sizeof text, "127.0.0.1 localhost\n::1 localhost ip6-localhost ip6-loopback\n127.0.1.1 %s\n", hostname);
+	if (put_file(dir, "skel/etc/hosts", text) < 0) return -1;
+	snprintf(text, sizeof text, "%s\n", hostname);
+	return put_file(dir, "skel/etc/hostname", text);
+}
+
+static int fill(int dir)
 {
 	static const struct {
 		const char *path;
 		mode_t mode;
 	} DIRECTORIES[] = {{"upper", 0755}, {"work", 0755}, {"shm", 01777}, {"skel", 0755}, {"skel/proc", 0555}, {"skel/dev", 0755}, {"skel/sys", 0555},
 			   {"skel/etc", 0755}, {"skel/tmp", 01777}};
-	int dir = machine->scratch;
 	for (size_t i = 0; i < sizeof DIRECTORIES / sizeof *DIRECTORIES; i++)
 		if (mkdirat(dir, DIRECTORIES[i].path, DIRECTORIES[i].mode) < 0) return -1;
-	/* The overlay's root shows the upper directory's mode and owner: the image's. */
-	if (copy_owner_and_mode(dir, "upper", request->layers[0]) < 0) return -1;
-	char text[256];
-	snprintf(text, sizeof text, "127.0.0.1 localhost\n::1 localhost ip6-localhost ip6-loopback\n127.0.1.1 %s\n", request->hostname);
-	if (put_file(dir, "skel/etc/hosts", text) < 0) return -1;
-	if (request->network == 1 && put_file(dir, "skel/etc/resolv.conf", "") < 0) return -1;
-	snprintf(text, sizeof text, "%s\n", request->hostname);
-	return put_file(dir, "skel/etc/hostname", text);
+	return name_host(dir, DEFAULT_HOSTNAME);
 }
 
 /* Makes `upper/TARGET` with the modes and owners of the part's directories, and the part's own work directory. */
@@ -106,18 +107,21 @@ static int fill_part(struct machine *machine, const char *target, const char *la
 	return copy_owner_and_mode(machine->scratch, path, layer);
 }
 
-static int mount_tmpfs(struct machine *machine, const char *where)
+static uint64_t inodes(uint64_t disk_bytes)
 {
-	char size[32], inodes[32];
-	uint64_t count = machine->disk_bytes / 4096;
-	if (count < 16384) count = 16384;
-	if (count > 2097152) count = 2097152;
-	snprintf(size, sizeof size, "%llu", (unsigned long long)machine->disk_bytes);
-	snprintf(inodes, sizeof inodes, "%llu", (unsigned long long)count);
+	uint64_t count = disk_bytes / 4096;
+	return count < 16384 ? 16384 : count > 2097152 ? 2097152 : count;
+}
+
+static int mount_tmpfs(const char *where, uint64_t disk_bytes)
+{
+	char size[32], count[32];
+	snprintf(size, sizeof size, "%llu", (unsigned long long)disk_bytes);
+	snprintf(count, sizeof count, "%llu", (unsigned long long)inodes(disk_bytes));
 	int fs = k_fsopen("tmpfs");
 	if (fs < 0) return -1;
 	int fd = -1;
-	if (k_fsconfig(fs, MW_FSCONFIG_SET_STRING, "size", size) == 0 && k_fsconfig(fs, MW_FSCONFIG_SET_STRING, "nr_inodes", inodes) == 0 &&
+	if (k_fsconfig(fs, MW_FSCONFIG_SET_STRING, "size", size) == 0 && k_fsconfig(fs, MW_FSCONFIG_SET_STRING, "nr_inodes", count) == 0 &&
 	    k_fsconfig(fs, MW_FSCONFIG_SET_STRING, "mode", "0755") == 0 && k_fsconfig(fs, MW_FSCONFIG_CMD_CREATE, NULL, NULL) == 0)
 		fd = k_fsmount(fs, MW_MOUNT_ATTR_NODEV | MW_MOUNT_ATTR_NOSUID);
 	int error = errno;
@@ -131,31 +135,65 @@ static int mount_tmpfs(struct machine *machine, const char *where)
 	return fd < 0 ? -1 : keep_fd(fd);
 }
 
-int scratch_make(struct machine *machine, const struct create_request *request, struct failure *failure)
+int scratch_make(const char *directory, struct failure *failure)
 {
 	char where[PATH_BYTES];
-	snprintf(where, sizeof where, "%s/%s/s", S.config.run, machine->id);
+	if ((size_t)snprintf(where, sizeof where, "%s/s", directory) >= sizeof where) return fail_errno(failure, ENAMETOOLONG, "making %s/s", directory);
 	if (mkdir(where, 0700) < 0) return fail_errno(failure, errno, "making %s", where);
-	machine->disk_bytes = request->disk_bytes ? request->disk_bytes : default_disk_bytes();
-	machine->scratch = mount_tmpfs(machine, where);
-	if (machine->scratch < 0) return fail_errno(failure, errno, "making a scratch file system of %llu bytes", (unsigned long long)machine->disk_bytes);
+	int fd = mount_tmpfs(where, default_disk_bytes());
+	if (fd < 0) return fail_errno(failure, errno, "making a scratch file system");
 	mode_t mask = umask(0);
-	int result = fill(machine, request);
-	for (int i = 0; result == 0 && i < request->part_count; i++)
-		result = fill_part(machine, request->parts[i].target, request->parts[i].layers[0], i);
-	int error = errno;
+	int result = fill(fd), error = errno;
+	umask(mask);
+	if (result == 0) return fd;
+	scratch_detach(directory, &fd);
+	return fail_errno(failure, error, "preparing the scratch file system");
+}
+
+void scratch_detach(const char *directory, int *scratch)
+{
+	char where[PATH_BYTES];
+	if (*scratch < 0 || (size_t)snprintf(where, sizeof where, "%s/s", directory) >= sizeof where) return;
+	umount2(where, MNT_DETACH);
+	close_fd(scratch);
+	rmdir(where);
+}
+
+static int resize(struct machine *machine)
+{
+	char where[PATH_BYTES], options[96];
+	snprintf(where, sizeof where, "%s/%s/s", S.config.run, machine->id);
+	snprintf(options, sizeof options, "size=%llu,nr_inodes=%llu", (unsigned long long)machine->disk_bytes, (unsigned long long)inodes(machine->disk_bytes));
+	return mount(NULL, where, NULL, MS_REMOUNT | MS_NODEV | MS_NOSUID, options);
+}
+
+static int fit(struct machine *machine, const struct create_request *request)
+{
+	/* The overlay's root shows the upper directory's mode and owner: the image's. */
+	if (copy_owner_and_mode(machine->scratch, "upper", request->layers[0]) < 0) return -1;
+	if (strcmp(request->hostname, DEFAULT_HOSTNAME) != 0 && name_host(machine->scratch, request->hostname) < 0) return -1;
+	if (request->network == 1 && put_file(machine->scratch, "skel/etc/resolv.conf", "") < 0) return -1;
+	for (int i = 0; i < request->part_count; i++)
+		if (fill_part(machine, request->parts[i].target, request->parts[i].layers[0], i) < 0) return -1;
+	return 0;
+}
+
+int scratch_fit(struct machine *machine, const struct create_request *request, struct failure *failure)
+{
+	machine->disk_bytes = request->disk_bytes ? request->disk_bytes : default_disk_bytes();
+	if (request->disk_bytes && resize(machine) < 0)
+		return fail_errno(failure, errno, "making a scratch file system of %llu bytes", (unsigned long long)machine->disk_bytes);
+	mode_t mask = umask(0);
+	int result = fit(machine, request), error = errno;
 	umask(mask);
 	return result == 0 ? 0 : fail_errno(failure, error, "preparing the scratch file system");
 }
 
 void scratch_remove(struct machine *machine)
 {
-	if (machine->scratch < 0) return;
-	char where[PATH_BYTES];
-	snprintf(where, sizeof where, "%s/%s/s", S.config.run, machine->id);
-	umount2(where, MNT_DETACH);
-	close_fd(&machine->scratch);
-	rmdir(where);
+	char directory[PATH_BYTES];
+	snprintf(directory, sizeof directory, "%s/%s", S.config.run, machine->id);
+	scratch_detach(directory, &machine->scratch);
 }
 
 uint64_t scratch_used(const struct machine *machine)

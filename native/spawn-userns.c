@@ -18,7 +18,7 @@
 #include <sys/wait.h>
 
 /* Ready-made namespaces wait here for the next machines; they are made when the loop is idle. */
-enum { READY = 8 };
+enum { READY = SPARES };
 static struct {
 	int slot;
 	int fd;

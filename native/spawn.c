@@ -312,6 +312,22 @@ static bool stop_step(uint64_t now)
 	return S.machine_count == 0;
 }
 
+static uint64_t busy_ms; /* when something last happened */
+enum { QUIET_MS = 3 };
+
+/*
+ * Makes one thing that the next creations need; false when there is nothing to make now. Right after an event somebody waits for a processor, a new machine's
+ * init most likely: unless little is left, it waits for a moment of quiet.
+ */
+static bool prepare(uint64_t now, int *timeout)
+{
+	if (!spares_low() && now - busy_ms < QUIET_MS) {
+		if (*timeout < 0 || *timeout > QUIET_MS) *timeout = QUIET_MS;
+		return false;
+	}
+	return userns_refill() || netns_refill() || spare_refill();
+}
+
 static int loop(void)
 {
 	for (;;) {
@@ -327,9 +343,10 @@ static int loop(void)
 		int timeout = wake_ms == UINT64_MAX ? -1 : wake_ms <= now ? 0 : wake_ms - now > 3600000 ? 3600000 : (int)(wake_ms - now);
 		/* Nothing to do at this moment: the time to prepare what the next creations need. */
 		int count = epoll_wait(S.epoll, events, 64, 0);
-		if (count == 0 && !S.stopping && (userns_refill() || netns_refill())) continue;
+		if (count == 0 && !S.stopping && prepare(now, &timeout)) continue;
 		if (count == 0) count = epoll_wait(S.epoll, events, 64, timeout);
 		if (count < 0 && errno != EINTR) die(1, "waiting for events: %s", strerror(errno));
+		if (count > 0) busy_ms = now_ms();
 		for (int i = 0; i < count; i++) {
 			struct source *source = events[i].data.ptr;
 			if (source->handle) source->handle(source, events[i].events);
@@ -373,6 +390,7 @@ int main(int argc, char **argv)
 	protocol_start();
 	loop();
 	machines_each(dispose_one, NULL);
+	spares_remove();
 	protocol_flush();
 	cgroup_stop();
 	char path[PATH_BYTES];

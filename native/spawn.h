@@ -10,6 +10,7 @@
  *   spawn-netns.c      network namespaces                spawn-sweep.c      what earlier spawners left
  *   spawn-slirp.c      public networks                   spawn-helper.c     processes beside a machine
  *   spawn-clone.c      a process born in its group
+ *   spawn-spare.c      what a machine needs, made beforehand
  *   spawn-table.c      machines by id
  */
 #ifndef MW_SPAWN_H
@@ -32,9 +33,13 @@ enum {
 	SLOTS = MACHINES_MAX,
 	SERVICE_TARGET_BYTES = 108,
 	CONNECTIONS_PER_MACHINE = 256,
+	/* How many machines' parts wait ready-made: a burst of that many is served from them. */
+	SPARES = 16,
 	/* Answers and events that the controller has not read; beyond it the spawner stops reading requests. */
 	OUTPUT_MAX = 4 * 1024 * 1024,
 };
+
+#define DEFAULT_HOSTNAME "sandbox"
 
 struct config {
 	const char *data;
@@ -83,6 +88,7 @@ struct waiter {
 struct machine {
 	struct source source; /* the pidfd of its init */
 	char id[ID_BYTES];
+	char group[ID_BYTES]; /* name of its control groups; empty: none yet */
 	struct machine *next_in_bucket;
 	enum machine_state state;
 	enum end_reason reason;
@@ -223,6 +229,12 @@ struct machine *make_machine(const struct create_request *request, struct failur
 struct mw_clone_args;
 pid_t clone_into(struct mw_clone_args *arguments, int (*function)(void *), void *context);
 
+/* spawn-spare.c */
+int spare_take(struct machine *machine, struct failure *failure);
+bool spare_refill(void);
+bool spares_low(void);
+void spares_remove(void);
+
 /* spawn-end.c */
 void machine_end(struct machine *machine, enum end_reason reason);
 void machine_wait(struct machine *machine, uint32_t ref);
@@ -246,7 +258,10 @@ int netns_take(struct failure *failure);
 bool netns_refill(void);
 
 /* spawn-scratch.c */
-int scratch_make(struct machine *machine, const struct create_request *request, struct failure *failure);
+/* Attached at `DIRECTORY/s`, with what every machine has in it. */
+int scratch_make(const char *directory, struct failure *failure);
+void scratch_detach(const char *directory, int *scratch);
+int scratch_fit(struct machine *machine, const struct create_request *request, struct failure *failure);
 void scratch_remove(struct machine *machine);
 int clone_mount(int dir, const char *path, int userns, struct failure *failure);
 int open_below(int dir, const char *path);
@@ -255,16 +270,17 @@ void scratch_check_full(struct machine *machine);
 
 /* spawn-cgroup.c */
 void cgroups_start(void);
+int cgroup_prepare(const char *name, struct failure *failure);
 int cgroup_make(struct machine *machine, const struct create_request *request, int procs[PLAN_CGROUPS], int *count, int *unified,
 		struct failure *failure);
 bool cgroup_kill(const struct machine *machine);
 int cgroup_freeze(struct machine *machine, bool frozen, struct failure *failure);
 /* False while something is left. */
-bool cgroup_remove(const char *id);
+bool cgroup_remove(const char *name);
 void cgroup_sweep(void);
 void cgroup_stop(void);
-int cgroup_each_process(const char *id, int (*visit)(pid_t pid, void *context), void *context);
-bool cgroup_kill_process(const char *id, pid_t pid);
+int cgroup_each_process(const char *name, int (*visit)(pid_t pid, void *context), void *context);
+bool cgroup_kill_process(const char *name, pid_t pid);
 
 struct usage {
 	bool memory_known, pids_known, cpu_known, peak_known;

@@ -17,7 +17,7 @@ export interface Leftovers {
 export function countLeftovers(home: string): Leftovers {
   const run = runDirectory(home);
   const group = `manyworlds-${basename(run)}`;
-  const machines = existsSync(run) ? readdirSync(run, { withFileTypes: true }).filter((entry) => entry.isDirectory()).length : 0;
+  const machines = existsSync(run) ? readdirSync(run, { withFileTypes: true }).filter((entry) => entry.isDirectory() && !entry.name.startsWith(".")).length : 0;
   const mounts = readFileSync("/proc/self/mountinfo", "utf8").split("\n").filter((line) => line.includes(` ${run}/`)).length;
   return { processes: processesIn(group), controlGroups: groupsNamed(group), machines, mounts };
 }

@@ -22,10 +22,16 @@ export function machines(home: string): readonly string[] {
   const hash = sockets.split("/").at(-1) ?? "";
   return [
     ...processesIn(`manyworlds-${hash}`),
-    ...groups("/sys/fs/cgroup", `manyworlds-${hash}`, 4),
+    ...groups("/sys/fs/cgroup", `manyworlds-${hash}`, 4).filter(([, name]) => !isSpare(home, `.${name}`)).map(([path]) => `control group ${path}`),
     ...mounts([realpathSync(home), sockets]),
-    ...names(sockets).map((name) => `socket directory ${join(sockets, name)}`),
+    ...names(sockets).filter((name) => !isSpare(home, name)).map((name) => `socket directory ${join(sockets, name)}`),
   ];
+}
+
+/** Made beforehand by a spawner that lives, for its next machines: it takes them away when it ends. Those of one that died are left over. */
+function isSpare(home: string, name: string): boolean {
+  const [holder, epoch] = [read(join(home, "lock")).trim(), read(join(home, "epoch")).trim()];
+  return new RegExp(`^\\.sbx-${epoch}-\\d+$`).test(name) && read(`/proc/${holder}/comm`) === "spawn\n" && existsSync(join(runDirectory(home), name));
 }
 
 /** Polls, because what a killed process held is given back by the kernel a moment later. */
@@ -46,10 +52,10 @@ function processesIn(group: string): string[] {
 }
 
 /** Machines' groups below ours; the empty parent may stay for the next controller. */
-function groups(directory: string, name: string, depth: number): string[] {
+function groups(directory: string, name: string, depth: number): (readonly [path: string, name: string])[] {
   return names(directory).flatMap((entry) => {
     const path = join(directory, entry);
-    if (entry === name) return names(path).filter((child) => child.startsWith("sbx")).map((child) => `control group ${join(path, child)}`);
+    if (entry === name) return names(path).filter((child) => child.startsWith("sbx")).map((child) => [join(path, child), child] as const);
     return depth > 0 && isDirectory(path) ? groups(path, name, depth - 1) : [];
   });
 }

@@ -28,6 +28,9 @@ const STDIN_CHUNK_BYTES = 64 * 1024;
 /** Consumed output is acknowledged in steps of this size: a fraction of the window, so that init always has room to go on. */
 const CREDIT_BYTES = 256 * 1024;
 
+/** A finished command that said no more than this may be forgotten a moment later. */
+const LATER_BYTES = 4096;
+
 /**
  * Starts a command, or attaches to the one with the same id. A command that cannot be executed is a result (127, 126), not an error.
  * Rejects `invalid_input` for an unknown user or missing directory, `limit_exceeded` for a request too large for one frame.
@@ -47,6 +50,11 @@ export async function startExec(connection: InitConnection, request: ExecRequest
   return exec;
 }
 
+/** Starts a command under an id that is new, without waiting until it has started: input can be sent at once, a refusal is the failure of its output and exit. */
+export function openExec(connection: InitConnection, request: ExecRequest): NativeExec {
+  return new NativeExec(connection, request.id, INIT.start, startFields(request));
+}
+
 /** Attaches to an exec at byte offsets of its output. Rejects `not_found` for an unknown id. */
 export async function attachExec(
   connection: InitConnection,
@@ -64,8 +72,7 @@ export async function runExec(connection: InitConnection, request: ExecRequest):
   const chunks: { stdout: Uint8Array[]; stderr: Uint8Array[] } = { stdout: [], stderr: [] };
   for await (const { stream, data } of exec.output) chunks[stream].push(data);
   const exit = await exec.exit;
-  // Not awaited: later requests on the same connection find the exec forgotten, and nobody waits for the answer.
-  if (exit.ended !== "lost") exec.acknowledge().catch(() => undefined);
+  if (exit.ended !== "lost") exec.forget();
   return { ...exit, stdout: Buffer.concat(chunks.stdout), stderr: Buffer.concat(chunks.stderr) };
 }
 
@@ -171,12 +178,18 @@ export class NativeExec implements Exec {
     await this.#connection.request(INIT.forget, [[TAG.id, this.id]]);
   }
 
+  /** `acknowledge` for one that nobody else knows of: later requests on the same connection find it forgotten. Much output is memory of the machine: at once. */
+  forget(): void {
+    const { stdout, stderr } = this.#offsets;
+    this.#connection.sendAside(INIT.forget, [[TAG.id, this.id]], stdout.received + stderr.received > LATER_BYTES ? "now" : "later");
+  }
+
   /** Takes no more output, waits for the end and forgets the exec: for an owner that has what it wanted. */
   async discard(): Promise<void> {
     this.#discarding = true;
     this.#consumeQueue();
     const exit = await this.exit.catch(() => null);
-    if (exit !== null && exit.ended !== "lost") this.acknowledge().catch(() => undefined);
+    if (exit !== null && exit.ended !== "lost") this.forget();
   }
 
   #consumeQueue(): void {
@@ -251,11 +264,12 @@ export class NativeExec implements Exec {
       const at = frame.number(tag) ?? 0;
       this.#offsets[stream] = { received: at, consumed: at, acknowledged: at };
     }
-    // An attachment continues where the one before ended, with no credit until init has told how much of it was read.
-    this.#stdinSent = frame.number(TAG.accepted) ?? 0;
-    this.#stdinTaken = this.#stdinSent - STDIN_WINDOW_BYTES;
     const attached = frame.number(TAG.attached) === 1;
-    if (!attached) this.#stdinTaken = this.#stdinSent;
+    if (attached) {
+      // It continues where the one before ended, with no credit until init has told how much of it was read.
+      this.#stdinSent = frame.number(TAG.accepted) ?? 0;
+      this.#stdinTaken = this.#stdinSent - STDIN_WINDOW_BYTES;
+    }
     this.#resolveStarted({ attached });
   }
 

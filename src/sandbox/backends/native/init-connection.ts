@@ -26,11 +26,20 @@ export interface ExecEntry {
  */
 const RECEIVE_BUFFER = Buffer.allocUnsafeSlow(512 * 1024);
 
+/** Frames that are smaller than this together are sent as one. */
+const TOGETHER_BYTES = 32 * 1024;
+/** How long what nobody waits for may wait itself. */
+const LATER_MS = 20;
+
 export class InitConnection {
   readonly #socket: Socket;
   readonly #decoder = new FrameDecoder("borrowed");
   readonly #receivers = new Map<number, FrameReceiver>();
   #nextRef = 1;
+  #outgoing: Buffer[] = [];
+  #outgoingBytes = 0;
+  #scheduled = false;
+  #later: NodeJS.Timeout | null = null;
   #failure: MwError | null = null;
   readonly #closed: Promise<void>;
 
@@ -147,10 +156,44 @@ export class InitConnection {
     this.#receivers.delete(ref);
   }
 
-  /** Throws when the frame would be too large; on a connection that has ended it does nothing. */
+  /**
+   * Throws when the frame would be too large; on a connection that has ended it does nothing. Frames of one turn of the event loop go out together: a system
+   * call, and waking init, cost more than most requests.
+   */
   send(type: number, ref: number, fields: FieldList = []): void {
-    const frame = encodeFrame(type, ref, fields);
-    if (!this.#failure) this.#socket.write(frame);
+    this.#add(encodeFrame(type, ref, fields));
+    if (this.#scheduled) return;
+    this.#scheduled = true;
+    // After everything that runs because of what runs now, and before the loop looks for events.
+    process.nextTick(() => queueMicrotask(() => process.nextTick(() => this.#flush())));
+  }
+
+  /** Sends a request whose answer nobody needs: at once, or with the next frame, at most a moment later. */
+  sendAside(type: number, fields: FieldList, when: "now" | "later"): void {
+    const ref = this.open({ frame: () => this.release(ref), lost: () => undefined });
+    this.#add(encodeFrame(type, ref, fields));
+    if (when === "now") this.#flush();
+    else this.#later ??= setTimeout(() => this.#flush(), LATER_MS).unref();
+  }
+
+  #add(frame: Buffer): void {
+    if (this.#failure) return;
+    this.#outgoing.push(frame);
+    this.#outgoingBytes += frame.length;
+    // Large ones are not copied together, and do not wait.
+    if (this.#outgoingBytes >= TOGETHER_BYTES) this.#flush();
+  }
+
+  #flush(): void {
+    this.#scheduled = false;
+    if (this.#later !== null) clearTimeout(this.#later);
+    this.#later = null;
+    const frames = this.#outgoing;
+    if (frames.length === 0 || this.#failure) return;
+    this.#outgoing = [];
+    const together = this.#outgoingBytes < TOGETHER_BYTES && frames.length > 1 ? [Buffer.concat(frames, this.#outgoingBytes)] : frames;
+    this.#outgoingBytes = 0;
+    for (const bytes of together) this.#socket.write(bytes);
   }
 
   /** Ends the connection because the far side broke the protocol. */
@@ -172,6 +215,8 @@ export class InitConnection {
   #fail(error: MwError): void {
     if (this.#failure) return;
     this.#failure = error;
+    this.#outgoing = [];
+    if (this.#later !== null) clearTimeout(this.#later);
     this.#socket.destroy();
     const waiting = [...this.#receivers.values()];
     this.#receivers.clear();

@@ -7,7 +7,7 @@ import { MwError } from "../../../core/errors.ts";
 import { newId, type ExecId } from "../../../core/ids.ts";
 import type { Runtime } from "../../../core/runtime.ts";
 import type { Exec, ExecOptions, ExecResult, SandboxFiles } from "../../sandbox.ts";
-import { attachExec, runExec, startExec, type ExecRequest, type NativeExec } from "./exec.ts";
+import { attachExec, openExec, runExec, startExec, type ExecRequest, type NativeExec } from "./exec.ts";
 import { NativeFiles } from "./files.ts";
 import { InitConnection } from "./init-connection.ts";
 
@@ -84,7 +84,7 @@ export class MachineClient {
   }
 
   async #startHelper(user: string): Promise<NativeExec> {
-    return startExec(await this.connect(), {
+    return openExec(await this.connect(), {
       id: newId("ex", this.#runtime),
       command: [FILES_PROGRAM],
       env: {},

@@ -62,7 +62,8 @@ test("without subordinate ids there is one user inside, and a machine works", as
   expect(output).toMatch(/^0\n2\n[^]*REFUSED[^]*HELD/);
   expect(await shell(join(base, "run/a/init.sock"), "dd if=/dev/zero of=/big bs=1M count=64")).toContain("No space left");
   await spawner?.kill("a");
-  expect(readdirSync(join(base, "run"))).toEqual([]);
+  // But for what the spawner, which lives, has made beforehand.
+  expect(readdirSync(join(base, "run")).filter((name) => !name.startsWith(".sbx-1-"))).toEqual([]);
 });
 
 test("with subordinate ids there are many, and a sealed workspace keeps owners", async () => {

@@ -52,6 +52,16 @@ afterEach(async () => {
   spawner = null;
 });
 
+/** What the spawner that lives has made beforehand for its next machines: its own until it ends, no trace of a machine. */
+function spare(name: string): boolean {
+  return spawner !== null && alive(spawner.hello.pid) && new RegExp(`^\\.?sbx-${spawner.hello.epoch}-\\d+$`).test(name) && existsSync(join(options.runDirectory, `.${name.replace(/^\./, "")}`));
+}
+
+/** Waits until everything is made that a spawner makes beforehand. */
+async function prepared(): Promise<void> {
+  for (let i = 0; i < 500 && readdirSync(options.runDirectory).filter(spare).length < 16; i++) await sleep(10);
+}
+
 /** Everything that could be left: processes, control groups, files, mounts. */
 function traces(): { processes: string[]; groups: string[]; files: string[]; mounts: string[] } {
   const name = basename(options.runDirectory);
@@ -59,8 +69,8 @@ function traces(): { processes: string[]; groups: string[]; files: string[]; mou
   const processes = readdirSync("/proc").filter((pid) => /^\d+$/.test(pid) && alive(Number(pid)) && ownGroup(pid).includes(`manyworlds-${name}`));
   const roots = ["/sys/fs/cgroup", "/sys/fs/cgroup/memory", "/sys/fs/cgroup/pids", "/sys/fs/cgroup/cpu", "/sys/fs/cgroup/unified"];
   const groups = roots.map((root) => join(root, `manyworlds-${name}`)).filter((path) => existsSync(path));
-  const inner = groups.flatMap((group) => readdirSync(group, { withFileTypes: true }).filter((entry) => entry.isDirectory()).map((entry) => join(group, entry.name)));
-  const files = existsSync(options.runDirectory) ? readdirSync(options.runDirectory) : [];
+  const inner = groups.flatMap((group) => readdirSync(group, { withFileTypes: true }).filter((entry) => entry.isDirectory() && !spare(entry.name)).map((entry) => join(group, entry.name)));
+  const files = existsSync(options.runDirectory) ? readdirSync(options.runDirectory).filter((name) => !spare(name)) : [];
   const mounts = readFileSync("/proc/self/mountinfo", "utf8").split("\n").filter((line) => line.includes("manyworlds"));
   return { processes, groups: inner, files, mounts };
 }
@@ -285,18 +295,24 @@ describe("the end of a machine", () => {
     const open = (): number => readdirSync(`/proc/${get().hello.pid}/fd`).length;
     await create({ id: "warm" });
     await get().kill("warm");
-    await sleep(50);
+    await prepared();
     const before = open();
-    const mounts = (): string[] => readFileSync(`/proc/${get().hello.pid}/mountinfo`, "utf8").split("\n").filter((line) => line.includes(options.runDirectory));
+    const mounts = (): string[] =>
+      readFileSync(`/proc/${get().hello.pid}/mountinfo`, "utf8")
+        .split("\n")
+        .filter((line) => line.includes(options.runDirectory) && !spare(/\/([^/ ]+)\/s /.exec(line)?.[1] ?? ""));
     expect(mounts()).toEqual([]);
     for (let i = 0; i < 200; i++) {
       await create({ id: `m${i}`, memoryBytes: 64 * MiB, services: [{ port: 8080, target: "/tmp/none" }] });
       await get().kill(`m${i}`);
     }
-    await sleep(50);
+    await prepared();
     expect(open()).toBe(before);
     expect(mounts()).toEqual([]);
     expect(traces()).toEqual(NOTHING);
+    await get().close();
+    expect(traces()).toEqual(NOTHING);
+    expect(existsSync(options.runDirectory)).toBe(false);
   }, 60_000);
 });
 
