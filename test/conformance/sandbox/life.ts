@@ -18,7 +18,7 @@ export function lifeSuite(options: ConformanceOptions): void {
   });
 
   test("a create that failed does not hold its key", async () => {
-    await expect(machine({ key: "k3", workspace: { id: newId("sbx", systemRuntime) } })).rejects.toMatchObject({ code: "not_found" });
+    await expect(machine({ key: "k3", workspace: { id: newId("sbx", systemRuntime) } })).rejects.toMatchObject({ code: "sandbox_gone" });
     expect((await sh(await machine({ key: "k3" }), "echo up")).out).toBe("up\n");
   });
 

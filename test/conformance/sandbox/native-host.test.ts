@@ -80,7 +80,7 @@ test("the spawner is killed: its machines are lost at once, the next creation wo
   expect((await sh(three, "echo back")).out).toBe("back\n");
   await expect(workspace.changes()).rejects.toMatchObject({ code: expect.stringMatching(/sandbox_/) });
   await workspace.release();
-  await expect(backend.create({ root: image.root, workspace })).rejects.toMatchObject({ code: "not_found" });
+  await expect(backend.create({ root: image.root, workspace })).rejects.toMatchObject({ code: "sandbox_gone" });
   await backend.close();
   expect(await leftoversAfter(home, 3000)).toEqual([]);
 });
