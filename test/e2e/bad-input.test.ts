@@ -81,6 +81,7 @@ const CASES: readonly Case[] = [
   { name: "script that is a directory", args: ["run", good, "--harness", "script", "--script", place], says: [place] },
   { name: "script with a NUL byte", args: ["run", good, "--harness", "script", "--script", join(place, "nul-script")], says: ["NUL"] },
   { name: "model harness without a model", args: ["run", good, "--harness", "bash"], says: ["--upstream", "--model"] },
+  { name: "upstream where nobody listens", args: ["run", good, "--harness", "bash", "--upstream", "http://127.0.0.1:1/v1", "--model", "m"], code: 3, says: ["http://127.0.0.1:1/v1", "ECONNREFUSED", "start the server"] },
   { name: "upstream without a model name", args: ["run", good, "--harness", "bash", "--upstream", "http://127.0.0.1:1/v1"], says: ["--model"] },
   { name: "upstream without a scheme", args: ["run", good, ...BASH, "--upstream", "127.0.0.1:8000/v1"], says: ["--upstream", "scheme", "http://"] },
   { name: "upstream with another scheme", args: ["run", good, ...BASH, "--upstream", "ftp://host/v1"], says: ["ftp:"] },

@@ -10,6 +10,7 @@ import type { AppContext } from "../context.ts";
 import { note, printJson, printLine, printable } from "../output.ts";
 import type { RunFlags } from "../run-flags.ts";
 import { conductRun, makeRunHarness } from "../conduct.ts";
+import { expectUpstream } from "../upstream-answers.ts";
 import { parseUpstreamUrl, readApiKey } from "../upstream.ts";
 
 export async function run(this: AppContext, flags: RunFlags, ...tasks: string[]): Promise<void> {
@@ -26,6 +27,7 @@ export async function run(this: AppContext, flags: RunFlags, ...tasks: string[])
     return;
   }
   const apiKey = request.upstream === null ? null : readApiKey(request.apiKeyFile, this.env);
+  if (request.upstream !== null && needsModel !== undefined) await expectUpstream(request.upstream.url, this.env);
   await conductRun(this, config, { json: flags.json, quiet: flags.quiet, strict: flags.strict }, (dependencies) => startRun(dependencies, request, apiKey));
 }
 
