@@ -47,13 +47,21 @@ export async function showRollout(context: AppContext, home: string, run: RunId,
   }
   if (verdict !== null) {
     title("verdict");
-    printLine(context, printable(JSON.stringify(verdict, null, 2)));
+    for (const line of verdictLines(verdict)) printLine(context, printable(line));
   }
   const output = await readText(join(directory, "verifier", "test-stdout.txt"));
   if (output !== null && output.trim() !== "") {
     title("verifier output");
     printLine(context, printable(lastLines(output, flags.all)));
   }
+}
+
+/** One line a field; verdict.json has the same in full. */
+function verdictLines(verdict: unknown): readonly string[] {
+  if (!isRecord(verdict)) return [`  ${JSON.stringify(verdict)}`];
+  const fields = Object.entries(verdict).filter(([, value]) => value !== null);
+  const width = Math.max(...fields.map(([key]) => key.length));
+  return fields.map(([key, value]) => `  ${key.padEnd(width)}  ${typeof value === "string" ? value : JSON.stringify(value)}`);
 }
 
 interface TimelineEntry {

@@ -67,7 +67,7 @@ describe("mw run", () => {
 
     const shown = await mw(["show", rollout?.rollout ?? ""], { env });
     expect(shown.code).toBe(0);
-    for (const text of ["admitted", "verified", "recorded", "echo hello > /work/out", "problem", '"reward": 1']) expect(shown.stdout).toContain(text);
+    for (const text of ["admitted", "verified", "recorded", "echo hello > /work/out", "problem", '{"reward":1}']) expect(shown.stdout).toContain(text);
     // What an agent prints is shown, not obeyed.
     expect(shown.stdout).not.toContain("\u001b");
     const ofRun = await mw(["show", id], { env });
