@@ -313,7 +313,7 @@ static bool stop_step(uint64_t now)
 }
 
 static uint64_t busy_ms; /* when something last happened */
-enum { QUIET_MS = 3 };
+enum { QUIET_MS = 10 };
 
 /*
  * Makes one thing that the next creations need; false when there is nothing to make now. Right after an event somebody waits for a processor, a new machine's
