@@ -52,11 +52,13 @@ test("100 machines with commands, files, services and background processes leave
       else await sandbox.kill();
     }));
   };
+  /** The spawner has made what it makes beforehand. */
+  const prepared = (): Promise<boolean> => until("the spawner is idle", () => readdirSync(runDirectory(home)).filter((name) => name.startsWith(".sbx-")).length === 16);
   await round();
-  await sleep(200);
+  await prepared();
   const [before, mine] = [descriptors(), readdirSync("/proc/self/fd").length];
   for (let i = 0; i < 9; i++) await round();
-  await sleep(200);
+  await prepared();
   expect(leftovers(home)).toEqual([]);
   expect(descriptors()).toBeLessThanOrEqual(before + 4);
   expect(readdirSync("/proc/self/fd").length).toBeLessThanOrEqual(mine + 4);
