@@ -2,7 +2,7 @@
  * Builds a Dockerfile into an image. Our own executor does what it can do faithfully, in our own sandboxes; what it cannot do goes to buildah when that is
  * installed, and is otherwise refused by name.
  */
-import { createHash } from "node:crypto";
+import { createHash, randomUUID } from "node:crypto";
 import { mkdir, mkdtemp, readFile, rename, rm, writeFile } from "node:fs/promises";
 import { join, relative } from "node:path";
 import { MwError, messageOf } from "../core/errors.ts";
@@ -167,7 +167,7 @@ export interface StepCache {
 }
 
 /** One small file a step, naming the image that it led to; a hit counts only while the store still has that image. */
-function stepCache(directory: string, images: ImageStore): StepCache {
+export function stepCache(directory: string, images: ImageStore): StepCache {
   const path = (key: string): string => join(directory, createHash("sha256").update(key).digest("hex"));
   return {
     find: async (key) => {
@@ -175,7 +175,8 @@ function stepCache(directory: string, images: ImageStore): StepCache {
       return digest === null ? null : images.find(digest.trim());
     },
     add: async (key, image) => {
-      const temporary = `${path(key)}.${process.pid}`;
+      // Builds of one process, too, end equal steps at the same time.
+      const temporary = `${path(key)}.${randomUUID()}`;
       await writeFile(temporary, `${image.digest}\n`);
       await rename(temporary, path(key));
     },
