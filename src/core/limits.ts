@@ -15,7 +15,7 @@ export const LIMITS = {
   execArgvBytes: 128 * KiB * 8,
   execsPerSandbox: 256,
   /** Processes and threads of one rollout's machine. */
-  sandboxPids: 4096,
+  sandboxPids: 1024,
   /** Finished execs whose exit was not acknowledged; the oldest is dropped beyond it. */
   execsRetained: 256,
   envEntries: 4096,
