@@ -13,7 +13,6 @@ import { VERSION } from "../version.ts";
 /** Programs that widen what images can be made, none of them needed for `host`. */
 const HELPERS = [
   { program: "mmdebstrap", gives: "Debian images without a registry (the shipped tasks' base)", fix: "apt-get install mmdebstrap" },
-  { program: "slirp4netns", gives: "network `public`", fix: "apt-get install slirp4netns" },
   { program: "buildah", gives: "Dockerfiles beyond our own builder", fix: "apt-get install buildah" },
 ] as const;
 

@@ -21,6 +21,11 @@ export function execSuite(options: ConformanceOptions): void {
     expect(result.durationMs).toBeGreaterThanOrEqual(0);
   });
 
+  test("a shell command that looks like an option is a command", async () => {
+    expect(await sh(await shared(), "--help; echo after")).toMatchObject({ out: "after\n", code: 0 });
+    expect(await sh(await shared(), "-x")).toMatchObject({ code: 127 });
+  });
+
   test("a NUL in an argument, and no command at all, are refused", async () => {
     const sandbox = await shared();
     await expect(sandbox.run({ command: ["/bin/echo", "a\0b"] })).rejects.toMatchObject({ code: "invalid_input" });

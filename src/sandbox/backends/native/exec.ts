@@ -77,7 +77,8 @@ export async function runExec(connection: InitConnection, request: ExecRequest):
 }
 
 function startFields(request: ExecRequest): FieldList {
-  const argv = typeof request.command === "string" ? ["/bin/sh", "-c", request.command] : request.command;
+  // A command that begins with a dash is no option of the shell.
+  const argv = typeof request.command === "string" ? ["/bin/sh", "-c", "--", request.command] : request.command;
   const env = Object.entries(request.env).map(([name, value]) => `${name}=${value}`);
   if (argv.length === 0) throw new MwError("usage", "An exec needs a command");
   if ([...argv, ...env, request.cwd, request.user].some((text) => text.includes("\0"))) {
