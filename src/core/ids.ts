@@ -14,6 +14,7 @@ export type GroupId = Branded<"grp">;
 export type SandboxId = Branded<"sbx">;
 export type ExecId = Branded<"ex">;
 export type CallId = Branded<"call">;
+export type SessionId = Branded<"ses">;
 
 interface Kinds {
   run: RunId;
@@ -22,6 +23,7 @@ interface Kinds {
   sbx: SandboxId;
   ex: ExecId;
   call: CallId;
+  ses: SessionId;
 }
 
 /** Crockford's base 32: no i, l, o, u. */

@@ -1,0 +1,45 @@
+/** One model call as it went: the unit of the call log, from which traces and samples are made. */
+import type { CallId } from "../core/ids.ts";
+import type { Answer, Dialect, Sampling } from "./conversation.ts";
+import type { FailureKind } from "./failure.ts";
+import type { CallTokens, CaptureLevel } from "./upstreams/upstream.ts";
+
+/**
+ * - `complete`: the engine finished its answer, and all of it was in the log before the harness saw its end.
+ * - `incomplete`: the engine's stream broke off, the harness hung up, or the session was closed meanwhile. Never trained.
+ * - `failed`: no answer at all.
+ */
+export type CallStatus = "complete" | "incomplete" | "failed";
+
+export interface Call {
+  readonly id: CallId;
+  /** Position in the session in order of arrival, from 1. The log is in order of ends. */
+  readonly number: number;
+  /** Arrival, ISO 8601 with milliseconds. */
+  readonly at: string;
+  readonly durationMs: number;
+  /** From arrival to the first piece of the answer; null when none came or it was not streamed by the engine. */
+  readonly firstDeltaMs: number | null;
+  readonly dialect: Dialect;
+  readonly status: CallStatus;
+  readonly failure: { readonly kind: FailureKind; readonly message: string } | null;
+  /** The body as the harness sent it, parsed, nothing left out. */
+  readonly request: unknown;
+  /** Model and sampling as used, after the session's own settings. */
+  readonly model: string;
+  readonly sampling: Sampling;
+  /** What the codec and the upstream noted: fields without effect, tries. */
+  readonly notes: readonly string[];
+  /** As far as it came for an incomplete call; null for a failed one. */
+  readonly answer: Answer | null;
+  readonly capture: CaptureLevel;
+  readonly tokens: CallTokens | null;
+  /** How often the stored answer was given out again to a retry of the harness. */
+  readonly replays: number;
+}
+
+/** Where a session writes its calls. */
+export interface CallSink {
+  /** Resolves when the call is durable; rejects when it cannot be, and then the harness gets an error instead of the answer's end. */
+  append(call: Call): Promise<void>;
+}
