@@ -30,9 +30,15 @@ export interface RootFilesystem {
   readonly cmd: readonly string[];
 }
 
-/** Read-only directories laid over the image (harness layers, tools), topmost first; they win over the image, the agent's writes win over them. */
+/**
+ * Read-only directories laid over the image (harness layers, tools), topmost first, shared by any number of sandboxes; they win over the image, the agent's writes
+ * win over them and stay its own. No part of a sealed workspace, beyond what the agent changed in them.
+ */
 export interface LayerMount {
-  /** Absolute host path of an unpacked directory whose content appears at the same relative paths below `/`. */
+  /**
+   * Absolute host path of an unpacked directory whose content appears at the same relative paths below `/`, whatever the image is made of. A directory that the image
+   * has too, `/` included, looks as in the layer (mode, owner): give `/` and the way to the content mode 0755.
+   */
   readonly path: string;
 }
 

@@ -37,7 +37,7 @@ async function runSuite(subordinate: boolean): Promise<SuiteReport> {
   const report = join(base, "tmp", `report-${subordinate}.json`);
   const binds = [`mount --bind ${CHECKOUT} ${base}/checkout`, `mount --bind ${base}/passwd /etc/passwd`, ...(subordinate ? ["subuid", "subgid"].map((name) => `mount --bind ${base}/subid /etc/${name}`) : [])];
   const environment = `env -i PATH=${process.env["PATH"] ?? ""} HOME=${base}/home TMPDIR=${base}/tmp`;
-  const vitest = `${process.execPath} node_modules/vitest/vitest.mjs run --configLoader runner --reporter=json --outputFile=${report} test/conformance/sandbox/native.test.ts`;
+  const vitest = `${process.execPath} node_modules/vitest/vitest.mjs run --configLoader runner --reporter=json --outputFile=${report} test/conformance/sandbox/native.test.ts test/conformance/sandbox/native-layers.test.ts`;
   const script = `${binds.join(" && ")} && cd ${base}/checkout && exec setpriv --reuid=${USER} --regid=${USER} --clear-groups ${environment} ${vitest}`;
   const output = await new Promise<string>((resolve) => {
     execFile("unshare", ["--mount", "/bin/sh", "-c", script], { maxBuffer: 64 << 20, timeout: 400_000 }, (_error, stdout, stderr) => resolve(stdout + stderr));
@@ -53,7 +53,7 @@ function failures(report: SuiteReport): readonly string[] {
   return report.testResults.flatMap((file) => [file.message, ...file.assertionResults.filter((result) => result.status === "failed").map((result) => `${result.fullName}: ${result.failureMessages.join("\n").slice(0, 500)}`)]).filter((text) => text !== "");
 }
 
-// Who is no root already runs the suite as an ordinary user in native.test.ts.
+// Who is no root already runs the suites as an ordinary user in the other files.
 test.runIf(isRoot)("without subordinate ids", async () => {
   const report = await runSuite(false);
   expect(failures(report)).toEqual([]);

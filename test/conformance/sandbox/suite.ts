@@ -9,6 +9,7 @@ import { execSuite } from "./exec.ts";
 import { execSessionSuite } from "./exec-sessions.ts";
 import { fileSuite } from "./files.ts";
 import { imageSuite } from "./image-defaults.ts";
+import { layerSuite } from "./layers.ts";
 import { lifeSuite } from "./life.ts";
 import { limitSuite } from "./limits.ts";
 import { neighbourSuite } from "./neighbours.ts";
@@ -28,6 +29,7 @@ export function sandboxConformance(name: string, options: ConformanceOptions): v
     describe("exec", () => execSuite(options));
     describe("exec sessions", () => execSessionSuite(options));
     describe("image defaults", () => imageSuite(options));
+    describe("layers", () => layerSuite(options));
     describe("files", () => fileSuite(options));
     describe("limits", () => limitSuite(options));
     describe("network", () => networkSuite(options));

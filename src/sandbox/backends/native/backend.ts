@@ -11,6 +11,7 @@ import { LIMITS } from "../../../core/limits.ts";
 import { systemRuntime, type Runtime } from "../../../core/runtime.ts";
 import { checkSpec } from "../../check-spec.ts";
 import type { Capabilities, Sandbox, SandboxBackend, SandboxSpec } from "../../sandbox.ts";
+import { layeredParts } from "./layered-parts.ts";
 import { NativeMachine, workdirOf } from "./machine.ts";
 import { prepareWorkdir } from "./workdir.ts";
 import { startSpawner } from "./start-spawner.ts";
@@ -197,11 +198,12 @@ function creationError(error: unknown, spec: SandboxSpec): unknown {
 
 function requestOf(id: SandboxId, spec: SandboxSpec, profile: "userns" | "namespaces", ttlMs: number): CreateMachine {
   const { root, cpus, memoryBytes, diskBytes, pids, network, services, hostname, workspace } = spec;
+  const layers = spec.layers ?? [];
   return {
     id,
     profile,
-    layers: [...(spec.layers ?? []).map((layer) => layer.path), ...root.layers],
-    parts: root.parts,
+    layers: [...layers.map((layer) => layer.path), ...root.layers],
+    parts: layeredParts(layers, root.parts),
     ttlMs: Math.round(ttlMs),
     ...(workspace === undefined ? {} : { workspace: workspace.id }),
     ...(cpus === undefined ? {} : { cpus }),
