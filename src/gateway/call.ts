@@ -1,6 +1,7 @@
 /** One model call as it went: the unit of the call log, from which traces and samples are made. */
 import type { CallId } from "../core/ids.ts";
 import type { Answer, Dialect, Sampling } from "./conversation.ts";
+import type { RouteFacts } from "./dialects/dialect.ts";
 import type { FailureKind } from "./failure.ts";
 import type { CallTokens, CaptureLevel } from "./upstreams/upstream.ts";
 
@@ -20,7 +21,10 @@ export interface Call {
   readonly durationMs: number;
   /** From arrival to the first piece of the answer; null when none came or it was not streamed by the engine. */
   readonly firstDeltaMs: number | null;
-  readonly dialect: Dialect;
+  /** `turn`: a harness in this process, whose request is a `TurnRequest` itself. */
+  readonly dialect: Dialect | "turn";
+  /** What of the request stood outside its body. */
+  readonly route: RouteFacts;
   readonly status: CallStatus;
   readonly failure: { readonly kind: FailureKind; readonly message: string } | null;
   /** The body as the harness sent it, parsed, nothing left out. */
