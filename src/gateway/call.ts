@@ -3,6 +3,7 @@ import type { CallId } from "../core/ids.ts";
 import type { Answer, Dialect, Sampling } from "./conversation.ts";
 import type { RouteFacts } from "./dialects/dialect.ts";
 import type { FailureKind } from "./failure.ts";
+import type { MessageKey } from "./trace/message-key.ts";
 import type { CallTokens, CaptureLevel } from "./upstreams/upstream.ts";
 
 /**
@@ -11,6 +12,19 @@ import type { CallTokens, CaptureLevel } from "./upstreams/upstream.ts";
  * - `failed`: no answer at all.
  */
 export type CallStatus = "complete" | "incomplete" | "failed";
+
+/** What the request said, in the short form that finds the call's place in the trace without decoding the request again. */
+export interface ConversationFacts {
+  /** `toolsKey` of the request's tools. */
+  readonly tools: MessageKey;
+  readonly toolCount: number;
+  /** `messageKey` of each message, in order. */
+  readonly messages: readonly MessageKey[];
+  /** A letter a message: `s`ystem, `u`ser, `a`ssistant, `t`ool. */
+  readonly roles: string;
+  /** The answer was to have a given JSON form. */
+  readonly structured: boolean;
+}
 
 export interface Call {
   readonly id: CallId;
@@ -29,6 +43,7 @@ export interface Call {
   readonly failure: { readonly kind: FailureKind; readonly message: string } | null;
   /** The body as the harness sent it, parsed, nothing left out. */
   readonly request: unknown;
+  readonly conversation: ConversationFacts;
   /** Model and sampling as used, after the session's own settings. */
   readonly model: string;
   readonly sampling: Sampling;

@@ -4,7 +4,8 @@
  * Two messages with the same key need not have the same tokens: that is for the token arrays to say.
  */
 import { createHash } from "node:crypto";
-import type { Answer, AnswerBlock, ContentBlock, Message, ToolDefinition } from "../conversation.ts";
+import type { ConversationFacts } from "../call.ts";
+import type { Answer, AnswerBlock, ContentBlock, Message, ToolDefinition, TurnRequest } from "../conversation.ts";
 
 /** 96 bits in base64url: equal for messages that mean the same. */
 export type MessageKey = string;
@@ -20,6 +21,18 @@ export function answerKey(answer: Pick<Answer, "blocks">): MessageKey {
 
 export function toolsKey(tools: readonly ToolDefinition[]): MessageKey {
   return keyOf(tools.map(({ namespace = null, name, kind = "function", description, parameters, format = null }) => [namespace, name, kind, description, canonicalValue(parameters ?? null), canonicalValue(format)]));
+}
+
+const ROLE_LETTERS = { system: "s", user: "u", assistant: "a", tool: "t" } as const;
+
+export function conversationFacts(request: Pick<TurnRequest, "messages" | "tools" | "responseFormat">): ConversationFacts {
+  return {
+    tools: toolsKey(request.tools),
+    toolCount: request.tools.length,
+    messages: request.messages.map(messageKey),
+    roles: request.messages.map(({ role }) => ROLE_LETTERS[role]).join(""),
+    structured: request.responseFormat !== null,
+  };
 }
 
 /** The key of a list: that of everything before, and one message more. `seed` is the key of what comes before the first: of the tools, or "". */
