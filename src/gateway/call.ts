@@ -57,8 +57,19 @@ export interface Call {
   readonly replays: number;
 }
 
+/** What a log need not store again of a call's prompt: its first `kept` ids are the first of the prompt and completion of call number `call`. */
+export interface PromptReference {
+  readonly call: number;
+  readonly kept: number;
+}
+
 /** Where a session writes its calls. */
 export interface CallSink {
-  /** Resolves when the call is durable; rejects when it cannot be, and then the harness gets an error instead of the answer's end. */
-  append(call: Call): Promise<void>;
+  /**
+   * Resolves when the call is durable; rejects when it cannot be, and then the harness gets an error instead of the answer's end. `prompt` names an appended call; null:
+   * the prompt shares nothing with any.
+   */
+  append(call: Call, prompt: PromptReference | null): Promise<void>;
+  /** The answer of an appended call was given out again to a retry: `Call.replays` is one more. */
+  replayed(number: number): Promise<void>;
 }

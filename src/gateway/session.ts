@@ -68,6 +68,8 @@ export interface Gateway {
   readonly url: string | null;
   /** Rejects `unsupported` for a training session on an upstream without tokens, `upstream_failed` when it cannot be reached. */
   open(options: SessionOptions): Promise<GatewaySession>;
+  /** New calls of every session wait until the returned function is called, for as long as a call may take; those in flight go on. For updates of the policy. */
+  hold(): () => void;
   /** Closes every session and the listeners. */
   close(): Promise<void>;
 }
