@@ -120,6 +120,17 @@ void machine_dispose(struct machine *machine)
 	free_later(machine);
 }
 
+/* Its files are kept: what was done in it may still be wanted, whoever used up the memory. */
+static bool died_of_memory(const struct machine *machine)
+{
+	return machine->reason == END_DIED && machine->limits[LIMIT_OOM] > 0;
+}
+
+bool kept_after_death(const struct machine *machine)
+{
+	return machine->state == MACHINE_SEALED && died_of_memory(machine);
+}
+
 void machine_exited(struct source *source, uint32_t events)
 {
 	(void)events;
@@ -128,7 +139,7 @@ void machine_exited(struct source *source, uint32_t events)
 	waitpid(machine->pid, NULL, __WALL);
 	machine->pid = 0;
 	count_limits(machine);
-	if (machine->reason != END_SEALED) {
+	if (machine->reason != END_SEALED && !died_of_memory(machine)) {
 		struct machine copy = *machine;
 		/* Answers wait until everything is gone; the event follows them. */
 		machine_dispose(machine);
@@ -138,7 +149,7 @@ void machine_exited(struct source *source, uint32_t events)
 	release_running(machine);
 	machine->state = MACHINE_SEALED;
 	workspace_sealed(machine);
-	send_sealed(machine);
+	if (machine->reason == END_SEALED) send_sealed(machine);
 	answer_waiters(machine);
 	send_ended(machine);
 }
@@ -151,8 +162,12 @@ struct lease_scan {
 static void check_one(struct machine *machine, void *context)
 {
 	struct lease_scan *scan = context;
-	if (machine->state != MACHINE_RUNNING || machine->expires_ms == 0) return;
-	if (machine->expires_ms <= scan->now) machine_end(machine, END_EXPIRED);
+	bool kept = kept_after_death(machine);
+	if ((machine->state != MACHINE_RUNNING && !kept) || machine->expires_ms == 0) return;
+	if (machine->expires_ms <= scan->now) {
+		if (kept) machine_dispose(machine);
+		else machine_end(machine, END_EXPIRED);
+	}
 	else if (machine->expires_ms < scan->next) scan->next = machine->expires_ms;
 }
 

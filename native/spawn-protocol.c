@@ -99,6 +99,7 @@ void send_ended(const struct machine *machine)
 	wire_put_u64(&writer, ENDED_OOM_KILLED, machine->limits[LIMIT_OOM]);
 	wire_put_u64(&writer, ENDED_PIDS_HIT, machine->limits[LIMIT_PIDS]);
 	wire_put_u64(&writer, ENDED_DISK_FULL, machine->limits[LIMIT_DISK]);
+	wire_put_u64(&writer, ENDED_KEPT, kept_after_death(machine));
 	finish(&writer);
 }
 
@@ -304,6 +305,10 @@ static void on_kill(const wire_frame *frame)
 	char id[ID_BYTES];
 	if (!only_id(frame, id)) return;
 	struct machine *machine = machine_find(id);
+	if (machine && kept_after_death(machine)) {
+		machine_dispose(machine);
+		machine = NULL;
+	}
 	/* Killing what is gone already is what was asked for. */
 	if (!machine || machine->state == MACHINE_SEALED) {
 		send_ok(frame->ref);
@@ -315,7 +320,16 @@ static void on_kill(const wire_frame *frame)
 
 static void on_seal(const wire_frame *frame)
 {
-	struct machine *machine = named(frame, false);
+	char id[ID_BYTES];
+	if (!only_id(frame, id)) return;
+	struct machine *machine = machine_find(id);
+	if (machine && kept_after_death(machine)) {
+		machine->seal_ref = frame->ref;
+		machine->reason = END_SEALED;
+		send_sealed(machine);
+		return;
+	}
+	machine = named(frame, false);
 	if (!machine) return;
 	machine->seal_ref = frame->ref;
 	machine_end(machine, END_SEALED);

@@ -67,6 +67,6 @@ enum hello_tag {
 };
 
 enum busy_tag { BUSY_PID = 1 };
-enum ended_tag { ENDED_ID = 1, ENDED_REASON = 2, ENDED_OOM_KILLED = 3, ENDED_PIDS_HIT = 4, ENDED_DISK_FULL = 5 };
+enum ended_tag { ENDED_ID = 1, ENDED_REASON = 2, ENDED_OOM_KILLED = 3, ENDED_PIDS_HIT = 4, ENDED_DISK_FULL = 5, ENDED_KEPT = 6 };
 
 #endif

@@ -239,6 +239,8 @@ void spares_remove(void);
 void machine_end(struct machine *machine, enum end_reason reason);
 void machine_wait(struct machine *machine, uint32_t ref);
 void machine_exited(struct source *source, uint32_t events);
+/* A machine that died of its memory, whose files wait to be sealed until its lease ends. */
+bool kept_after_death(const struct machine *machine);
 void leases_check(uint64_t now);
 void machine_dispose(struct machine *machine);
 

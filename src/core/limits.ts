@@ -62,6 +62,8 @@ export const LIMITS = {
   /** Between the end of the agent's time and giving up on the harness. */
   harnessGraceMs: 30_000,
   killProcessesTimeoutMs: 60_000,
+  /** Between the last sign of a machine and the report of its end. */
+  endReportMs: 30_000,
   collectTimeoutMs: 600_000,
   /** What verification may take beyond the times of its own steps: machines made, workspaces moved. */
   verifyOverheadMs: 600_000,

@@ -1,6 +1,6 @@
 /**
  * Which boundary a failure of the machinery belongs to. The table is read by the phase in which the failure happened and its code; what the agent causes is not
- * here, because it is verified and scored.
+ * here, because it is verified and scored; also a machine that died of the memory that was used up in it.
  *
  * | phase    | failure                                                      | outcome        | why                                                             |
  * |----------|--------------------------------------------------------------|----------------|-----------------------------------------------------------------|

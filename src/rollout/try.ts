@@ -12,9 +12,10 @@ import type { Outcome, StopReason } from "../core/outcome.ts";
 import type { Runtime } from "../core/runtime.ts";
 import { AGENT_CAN_CAUSE } from "../harness/command.ts";
 import type { Budgets, Harness, HarnessEnd, Upstream } from "../harness/harness.ts";
+import { diedOfMemory } from "../sandbox/died.ts";
 import type { RootFilesystem, Sandbox, SandboxBackend, SandboxSpec, Workspace } from "../sandbox/sandbox.ts";
 import type { Task, Verdict } from "../task/task.ts";
-import type { Verifier, VerifyResult } from "../task/verify/verify.ts";
+import type { Verifier, VerifyRequest, VerifyResult } from "../task/verify/verify.ts";
 import { collectArtifacts } from "./artifacts.ts";
 import { attribute, type WorkPhase } from "./attribution.ts";
 import type { RunEvent } from "./events.ts";
@@ -70,6 +71,9 @@ export async function runTry(services: TryServices, request: TryRequest): Promis
   }
 }
 
+/** What the agent left: the files are the workspace's where that is there, else still in the machine. */
+type Remains = Pick<VerifyRequest, "sandbox" | "workspace">;
+
 /** Keeps a failure of the log apart from those of the rollout. */
 class LogFailure extends Error {}
 
@@ -99,9 +103,10 @@ class Try {
     for (const [index, step] of steps.entries()) {
       await this.#prepareStep(sandbox, step);
       await this.#agent(sandbox, step);
-      await this.#collect(sandbox, step, root);
+      const left = await this.#remains(sandbox, step, root);
+      ({ sandbox } = left);
       const last = index === steps.length - 1;
-      const { verdict, workspace } = await this.#verify(sandbox, step, root, !last);
+      const { verdict, workspace } = await this.#verify(left, step, root, !last);
       if (workspace !== null) this.#workspaces.push(workspace);
       verdicts.push(verdict);
       if (verdict.status !== "scored") return this.#verifierFailed(verdict);
@@ -232,11 +237,27 @@ class Try {
     const { code, message } = toMwError(error);
     if (code === "host_exhausted" || code === "upstream_failed" || code === "cancelled") return null;
     const metrics = await sandbox.metrics().catch(() => null);
-    if (metrics === null) return null;
+    if (metrics === null) return (await diedOfMemory(sandbox, this.#services.runtime)) ? { stopReason: "oom_killed", detail: `The machine died of the memory that was used up in it: ${message}` } : null;
     if (metrics.limits.oom_killed > 0) return { stopReason: "oom_killed", detail: `The machine's memory was used up: ${message}` };
     if (metrics.limits.disk_full > 0) return { stopReason: "crashed", detail: `The machine's disk was full: ${message}` };
     if (metrics.limits.pids > 0) return { stopReason: "crashed", detail: `The machine's processes were used up: ${message}` };
     return null;
+  }
+
+  /** Collects from the agent's machine or, where that died as a whole of the memory that was used up in it, from another one on the files that it left. */
+  async #remains(sandbox: Sandbox, step: StepWork, root: RootFilesystem): Promise<Remains> {
+    try {
+      await this.#collect(sandbox, step, root);
+      return { sandbox };
+    } catch (error) {
+      if (!isGone(error) || !(await diedOfMemory(sandbox, this.#services.runtime))) throw error;
+    }
+    const workspace = await sandbox.seal();
+    this.#workspaces.push(workspace);
+    await this.#request.recorder.note("the machine died of the memory that was used up in it; what it left is verified, its processes and what collect commands would have said are lost");
+    const reader = await this.#create(root, workspace);
+    await this.#collect(reader, { ...step, collect: [] }, root);
+    return { sandbox: reader, workspace };
   }
 
   async #collect(sandbox: Sandbox, step: StepWork, root: RootFilesystem): Promise<void> {
@@ -273,7 +294,7 @@ class Try {
     }
   }
 
-  async #verify(sandbox: Sandbox, step: StepWork, root: RootFilesystem, keepWorkspace: boolean): Promise<VerifyResult> {
+  async #verify(left: Remains, step: StepWork, root: RootFilesystem, keepWorkspace: boolean): Promise<VerifyResult> {
     this.phase = "verify";
     const { runtime, verifier, timeoutMultiplier, networkOverride } = this.#services;
     const { recorder, signal, task } = this.#request;
@@ -282,7 +303,7 @@ class Try {
     const directory = step.name === null ? recorder.directory : join(recorder.directory, "steps", step.name);
     const network = task.verifier.network === "public" || task.verifier.network === "none" ? task.verifier.network : machineNetwork(task, networkOverride);
     const result = await withDeadline(runtime, limitMs, "verification", signal, (inner) =>
-      verifier.verify({ task, step: step.name, sandbox, root, directory, network: networkOverride ?? network, timeoutMultiplier, signal: inner, keepWorkspace }),
+      verifier.verify({ task, step: step.name, ...left, root, directory, network: networkOverride ?? network, timeoutMultiplier, signal: inner, keepWorkspace }),
     );
     const { verdict } = result;
     await recorder.write(step.name === null ? "verdict.json" : `verdict-${step.name}.json`, `${JSON.stringify(verdict, null, 2)}\n`);
@@ -304,6 +325,11 @@ class Try {
       throw new LogFailure("the log", { cause: error });
     }
   }
+}
+
+/** Whether the failure may be the end of the machine. */
+function isGone(error: unknown): boolean {
+  return error instanceof MwError && (error.code === "sandbox_gone" || error.code === "sandbox_failed");
 }
 
 type DistributiveOmit<T, K extends PropertyKey> = T extends unknown ? Omit<T, K> : never;

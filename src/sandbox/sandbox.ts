@@ -260,6 +260,8 @@ export interface SandboxEnd {
   /** `killed`: on request. `expired`: the lease ran out. `died`: its init ended. `lost`: the machinery around it died. `sealed`: kept as a workspace. */
   readonly reason: "killed" | "expired" | "died" | "lost" | "sealed";
   readonly limits: Readonly<Record<LimitCause, number>>;
+  /** It died because its memory was used up, and its files are kept: `seal` still works until `kill`, or until its lease would have ended. */
+  readonly kept: boolean;
 }
 
 export interface Sandbox {
@@ -281,7 +283,7 @@ export interface Sandbox {
   metrics(): Promise<SandboxMetrics>;
   /** The lease now ends `ttlMs` from now. From the first call on it is the caller's to renew: the backend no longer does so by itself. */
   renew(ttlMs: number): Promise<void>;
-  /** Ends the machine and keeps its files. The sandbox is over; the workspace is the caller's to release. */
+  /** Ends the machine and keeps its files. The sandbox is over; the workspace is the caller's to release. Works once on an ended one whose `kept` is true. */
   seal(): Promise<Workspace>;
   /** Ends the machine and waits until nothing of it is left. Idempotent. */
   kill(): Promise<void>;

@@ -1,9 +1,10 @@
-import { mkdtempSync, rmSync, writeFileSync } from "node:fs";
+import { mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { afterAll, beforeAll, describe, expect, it } from "vitest";
 import { mw } from "../support/cli.ts";
 import { leftoversAfter } from "../support/leftovers.ts";
+import { makeTestRoot } from "../support/rootfs.ts";
 import { writeTask } from "../support/tasks.ts";
 
 /** Agents that harm their machine or want the reward without the work, each beside an honest neighbour in the same run. */
@@ -26,6 +27,21 @@ beforeAll(() => {
 afterAll(() => rmSync(place, { recursive: true, force: true }));
 
 describe("mw run of an attacker", () => {
+  /** Names and inodes are the kernel's memory, charged to the machine and freed by no kill; the last bytes are taken by a program smaller than what PID 1 needs next. */
+  it.each([["after the work", 1], ["without work", 0]])("ends its whole machine by using up the memory %s: graded by what it left", async (when, reward) => {
+    const image = makeTestRoot(place);
+    const task = writeTask(join(place, `ender-${reward}`), { environment: `docker_image = ${JSON.stringify(`dir:${image.directory}`)}\nnetwork_mode = "no-network"\nmemory_mb = 8\nstorage_mb = 64` });
+    const lines = [reward === 1 ? "mkdir /work; echo hello > /work/out; mkdir -p /logs/artifacts; echo kept > /logs/artifacts/kept" : "mkdir /work", "mkdir /d; cd /d; n=$(printf %0200d 0); i=0; while [ $i -lt 15500 ]; do : > $n$i; i=$((i+1)); done; exec filler", ...Array.from({ length: 5 }, () => "exec filler")];
+    const script = join(place, `ender-${reward}.sh`);
+    writeFileSync(script, `${lines.join("\n")}\n`);
+    const { stdout, code, stderr } = await mw(["run", task, "--harness", "script", "--script", script, "--seed", "4", "--json", "--quiet"], { env: { MW_HOME: home } });
+    expect(code, stderr).toBe(0);
+    const { run, rollouts } = JSON.parse(stdout) as { run: string; rollouts: { rollout: string; outcome: string; reward: number | null; stopReason: string; error: unknown; tries: number }[] };
+    expect(rollouts, when).toMatchObject([{ outcome: "scored", reward, stopReason: "oom_killed", error: null, tries: 1 }]);
+    if (reward === 1) expect(readFileSync(join(home, "runs", run, "rollouts", rollouts[0]?.rollout ?? "", "artifacts/artifacts/kept"), "utf8")).toBe("kept\n");
+    expect(await leftoversAfter(home, 10_000)).toEqual([]);
+  }, 120_000);
+
   it.each(Object.entries(ATTACKS))("%s: scored 0, and the neighbour is not disturbed", async (name, line) => {
     const script = join(place, name.replaceAll(/\W/g, "-"));
     writeFileSync(script, `${line}\n`);

@@ -39,8 +39,10 @@ export function makeTestRoot(parent: string = tmpdir()): TestRoot {
   }
   copyFileSync(probeProgram(), join(directory, "bin/probe"));
   chmodSync(join(directory, "bin/probe"), 0o755);
-  copyFileSync(join(dirname(probeProgram()), "eater"), join(directory, "bin/eater"));
-  chmodSync(join(directory, "bin/eater"), 0o755);
+  for (const name of SMALL_PROGRAMS) {
+    copyFileSync(join(dirname(probeProgram()), name), join(directory, "bin", name));
+    chmodSync(join(directory, "bin", name), 0o755);
+  }
   writeFileSync(join(directory, "etc/passwd"), `${PASSWD.join("\n")}\n`);
   writeFileSync(join(directory, "etc/group"), `${GROUP.join("\n")}\n`);
   writeFileSync(join(directory, "etc/marker"), "image\n");
@@ -59,6 +61,8 @@ export function makeTestRoot(parent: string = tmpdir()): TestRoot {
   return { directory, root, remove: () => rmSync(directory, { recursive: true, force: true }) };
 }
 
+/** Smaller than anything with a C library. */
+const SMALL_PROGRAMS = ["eater", "filler"] as const;
 let probe: string | null = null;
 
 /** Compiled once per process, statically, so that it runs in any image. */
@@ -69,7 +73,9 @@ function probeProgram(): string {
   const source = fileURLToPath(new URL("./probe.c", import.meta.url));
   execFileSync("gcc", ["-static", "-O2", "-D_GNU_SOURCE", source, "-o", target], { stdio: ["ignore", "inherit", "inherit"] });
   process.on("exit", () => rmSync(directory, { recursive: true, force: true }));
-  execFileSync("gcc", ["-static", "-nostdlib", "-O2", fileURLToPath(new URL("./eater.c", import.meta.url)), "-o", join(directory, "eater")], { stdio: ["ignore", "inherit", "inherit"] });
+  for (const name of SMALL_PROGRAMS) {
+    execFileSync("gcc", ["-static", "-nostdlib", "-O2", fileURLToPath(new URL(`./${name}.c`, import.meta.url)), "-o", join(directory, name)], { stdio: ["ignore", "inherit", "inherit"] });
+  }
   probe = target;
   return target;
 }

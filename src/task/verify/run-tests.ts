@@ -6,6 +6,7 @@ import { posix } from "node:path";
 import { MwError } from "../../core/errors.ts";
 import { LIMITS } from "../../core/limits.ts";
 import type { Runtime } from "../../core/runtime.ts";
+import { diedOfMemory } from "../../sandbox/died.ts";
 import type { ExecExit, FileStat, Sandbox, SandboxFiles } from "../../sandbox/sandbox.ts";
 import type { TaskService } from "../task.ts";
 import type { ImageUser } from "./image-users.ts";
@@ -14,7 +15,6 @@ import { startServices } from "./services.ts";
 import { uploadTests, type TestFiles } from "./test-files.ts";
 
 const LOGS = "/logs/verifier";
-const END_REPORT_MS = 5000;
 
 export interface TestRun {
   /** Null when the image brings its own /tests. */
@@ -49,7 +49,7 @@ export async function runTests(sandbox: Sandbox, run: TestRun): Promise<TestOutc
   const services = await startServices(sandbox, run.services, run);
   notes.push(...services.notes);
   const { exit, output } = await runScript(sandbox, run);
-  if (exit.ended === "lost" && (await memoryUsedUp(sandbox, run.runtime))) {
+  if (exit.ended === "lost" && (await diedOfMemory(sandbox, run.runtime))) {
     const error = { kind: "crashed", message: "the machine ended while the tests ran: they and what they started used up its memory" } as const;
     return { reading: { kind: "error", error }, exit, output, writtenAt: new Date(run.runtime.now()).toISOString(), notes };
   }
@@ -63,12 +63,6 @@ export async function runTests(sandbox: Sandbox, run: TestRun): Promise<TestOutc
   const reading = exit.ended === "exited" ? await readFiles(sandbox, exit, expected) : timedOut(run, exit);
   if (exit.cause !== null) notes.push(`a limit was hit while the tests ran: ${exit.cause}`);
   return { reading, exit, output, writtenAt, notes };
-}
-
-/** Whether a machine that is gone died of its own memory limit. Its end is reported a moment after its connection broke. */
-async function memoryUsedUp(sandbox: Sandbox, runtime: Runtime): Promise<boolean> {
-  const end = await Promise.race([sandbox.ended, runtime.sleep(END_REPORT_MS).then(() => null)]);
-  return end !== null && end.reason === "died" && end.limits.oom_killed > 0;
 }
 
 /** An empty directory in place of whatever was there, also behind a link. */

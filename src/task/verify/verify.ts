@@ -42,6 +42,8 @@ export interface VerifyRequest {
   readonly step: string | null;
   /** The agent's machine, alive, the agent ended. Over afterwards, whatever happens, except in `shared` mode. */
   readonly sandbox: Sandbox;
+  /** What the agent left, where its machine died as a whole: `sandbox` is then another machine, which started from this. Released with the other's end. */
+  readonly workspace?: Workspace;
   readonly root: RootFilesystem;
   /** Host directory of the rollout or step: `verifier/` is made in it. Null: nothing is kept. */
   readonly directory: string | null;
@@ -126,9 +128,9 @@ class Verification {
   async #fresh(): Promise<VerifyResult> {
     const { sandbox, root, task, keepWorkspace, signal } = this.#request;
     const tests = await readTestFiles(task, this.#step);
-    await sandbox.killProcesses();
+    await (this.#request.workspace === undefined ? sandbox.killProcesses() : sandbox.kill());
     signal.throwIfAborted();
-    const workspace = await sandbox.seal();
+    const workspace = this.#request.workspace ?? (await sandbox.seal());
     let kept = false;
     try {
       const facts = { task, root, image: this.#image(root), agentOwns: this.#settings.agentOwns, instruction: this.#instruction() };

@@ -1,7 +1,7 @@
 /** Limits bite inside, name their cause, spare the machine's init, and leave the neighbours alone. A limit that cannot be enforced is refused. */
 import { expect, test } from "vitest";
 import type { SandboxSpec } from "../../../src/sandbox/sandbox.ts";
-import { fixture, pidsOf, sh, sleep, until } from "./fixture.ts";
+import { fixture, pidsOf, sh, sleep, text, until } from "./fixture.ts";
 import type { ConformanceOptions } from "./suite.ts";
 
 const MiB = 1 << 20;
@@ -46,6 +46,23 @@ export function limitSuite(options: ConformanceOptions): void {
     await sandbox.killProcesses();
     await sandbox.files.remove("/zero");
     expect((await sh(sandbox, "echo alive")).out).toBe("alive\n");
+  });
+
+  limited("memory: filled with what no kill frees, the machine may die as a whole, and its files can still be sealed", "memory", { memoryBytes: 8 * MiB, diskBytes: 64 * MiB }, async (spec) => {
+    const sandbox = await machine(spec);
+    // Inodes and names are the kernel's memory, charged to the machine; the last bytes are taken by a program smaller than what the next command needs.
+    await sh(sandbox, "mkdir /work /d; echo done > /work/out; cd /d; n=$(printf %0200d 0); i=0; while [ $i -lt 15500 ]; do : > $n$i; i=$((i+1)); done; exec filler");
+    for (let i = 0; i < 5; i++) await sandbox.run({ command: ["/bin/filler"], timeoutMs: 30_000 }).catch(() => undefined);
+    const alive = await sandbox.metrics().then(() => true, () => false);
+    if (!alive) expect(await sandbox.ended).toMatchObject({ reason: "died", limits: { oom_killed: expect.any(Number) }, kept: true });
+    const workspace = await sandbox.seal();
+    expect(text((await workspace.read("/work/out", 100)) ?? new Uint8Array())).toBe("done\n");
+    const next = await machine({ workspace, diskBytes: 64 * MiB });
+    expect((await sh(next, "cat /work/out; ls /d | wc -l")).out.replace(/ /g, "")).toBe("done\n15500\n");
+    await next.kill();
+    await workspace.release();
+    await expect(sandbox.seal()).rejects.toMatchObject({ code: "sandbox_gone" });
+    await sandbox.kill();
   });
 
   test("shared memory and queues do not outlive those who made them", async () => {

@@ -3,8 +3,8 @@ import { spawn } from "node:child_process";
 import { mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { afterAll, afterEach, beforeAll, expect, test } from "vitest";
-import { openNativeBackend, runDirectory, type NativeBackend } from "../../../src/sandbox/index.ts";
+import { afterAll, afterEach, beforeAll, describe, expect, test } from "vitest";
+import { openNativeBackend, runDirectory, type NativeBackend, type Sandbox } from "../../../src/sandbox/index.ts";
 import { leftovers, leftoversAfter } from "../../support/leftovers.ts";
 import { makeTestRoot, type TestRoot } from "../../support/rootfs.ts";
 import { sh, sleep, until } from "./fixture.ts";
@@ -85,6 +85,51 @@ test("the spawner is killed: its machines are lost at once, the next creation wo
   await expect(backend.create({ root: image.root, workspace })).rejects.toMatchObject({ code: "sandbox_gone" });
   await backend.close();
   expect(await leftoversAfter(home, 3000)).toEqual([]);
+});
+
+describe("a machine whose PID 1 is gone", () => {
+  const initOf = (home: string, id: string): number => Number(readFileSync(join(runDirectory(home), id, "record"), "utf8").split(/\s/)[0]);
+  /** A machine that was out of memory once, as many are, and then dies. */
+  const dead = async (home: string, backend: NativeBackend, spec: { readonly hungry: boolean; readonly ttlMs?: number }): Promise<Sandbox> => {
+    const { hungry, ...rest } = spec;
+    const sandbox = await backend.create({ root: image.root, ...(hungry ? { memoryBytes: 32 << 20 } : {}), ...rest });
+    await sh(sandbox, "echo mine > /mine");
+    if (hungry) expect((await sh(sandbox, ["/bin/probe", "anon", "200"])).cause).toBe("oom_killed");
+    process.kill(initOf(home, sandbox.id), "SIGKILL");
+    expect(await sandbox.ended).toMatchObject({ reason: "died", kept: hungry });
+    return sandbox;
+  };
+
+  test("after its memory was used up: files are kept until they are sealed, or killed, or the lease ends", async (context) => {
+    const home = freshHome();
+    const backend = await open(home);
+    if (!backend.capabilities.isolation.enforced.memory) {
+      await context.annotate("memory limits are absent here");
+      return;
+    }
+    const [sealed, killed, left] = await Promise.all([dead(home, backend, { hungry: true }), dead(home, backend, { hungry: true }), dead(home, backend, { hungry: true, ttlMs: 2000 })]);
+    const workspace = await sealed.seal();
+    const next = await backend.create({ root: image.root, workspace });
+    expect((await sh(next, "cat /mine")).out).toBe("mine\n");
+    await expect(sealed.run({ command: "true" })).rejects.toMatchObject({ code: "sandbox_gone" });
+    await next.kill();
+    await sealed.kill();
+    expect((await workspace.changes()).length).toBeGreaterThan(0);
+    await workspace.release();
+    await killed.kill();
+    await expect(killed.seal()).rejects.toMatchObject({ code: "sandbox_gone" });
+    await until("the lease of the last has ended", () => leftovers(home).length === 0, 30_000);
+    await expect(left.seal()).rejects.toMatchObject({ code: "sandbox_gone" });
+    await left.kill();
+  });
+
+  test("for another reason: nothing is left of it", async () => {
+    const home = freshHome();
+    const backend = await open(home);
+    const sandbox = await dead(home, backend, { hungry: false });
+    await expect(sandbox.seal()).rejects.toMatchObject({ code: "sandbox_gone" });
+    expect(leftovers(home)).toEqual([]);
+  });
 });
 
 test("creations that wait while the spawner dies are refused or made, never left hanging", async () => {

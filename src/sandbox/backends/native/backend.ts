@@ -137,18 +137,18 @@ export class NativeBackend implements SandboxBackend {
     const current = Promise.resolve(spawner);
     this.#spawner = current;
     this.#capabilities = capabilitiesOf(spawner);
-    spawner.onEnded(({ id, reason, limits }) => {
+    spawner.onEnded(({ id, ...end }) => {
       // An id that came back from the spawner is one that we gave it.
       const machine = this.#machines.get(id as SandboxId);
       this.#machines.delete(id as SandboxId);
-      machine?.end({ reason, limits });
+      machine?.end(end);
     });
     void spawner.exited.then(() => {
       if (this.#spawner === current) this.#spawner = null;
       for (const [id, machine] of this.#machines) {
         if (!machine.belongsTo(spawner)) continue;
         this.#machines.delete(id);
-        machine.end({ reason: this.#closed ? "killed" : "lost", limits: { oom_killed: 0, pids: 0, disk_full: 0 } });
+        machine.end({ reason: this.#closed ? "killed" : "lost", limits: { oom_killed: 0, pids: 0, disk_full: 0 }, kept: false });
       }
     });
   }

@@ -124,15 +124,16 @@ export class NativeMachine implements Sandbox {
   }
 
   async seal(): Promise<Workspace> {
-    this.#alive();
+    if (this.#end?.kept !== true) this.#alive();
     const { bytes } = await this.#context.spawner.seal(this.id);
     await this.ended;
     return new SealedWorkspace(this.#context.spawner, this.id, bytes);
   }
 
   async kill(): Promise<void> {
-    if (this.#end !== null) return;
-    await this.#context.spawner.kill(this.id);
+    if (this.#end === null) await this.#context.spawner.kill(this.id);
+    // What waits for a seal is gone with its keeper.
+    else if (this.#end.kept) await this.#context.spawner.kill(this.id).catch(() => undefined);
     await this.ended;
   }
 

@@ -153,6 +153,7 @@ export function readEnded(frame: Frame): MachineEnded {
     id: frame.text(1) ?? "",
     reason: REASONS.find((known) => known === reason) ?? "lost",
     limits: { oom_killed: frame.number(3) ?? 0, pids: frame.number(4) ?? 0, disk_full: frame.number(5) ?? 0 },
+    kept: frame.number(6) === 1,
   };
 }
 
