@@ -76,6 +76,16 @@ export const LIMITS = {
   /** Events of one log that wait to be written. */
   logQueueBytes: 64 * MiB,
   upstreamBodyBytes: 64 * MiB,
+  /** One server-sent event of an inference server. */
+  sseEventBytes: 64 * MiB,
+  /** One model call, from the request to the last byte of its answer. */
+  upstreamCallMs: 2 * 3600 * 1000,
+  /** Silence within a streamed answer, while its reader is ready for more. */
+  upstreamStallMs: 600_000,
+  /** Asking a server what it can do. */
+  upstreamProbeMs: 120_000,
+  /** A call that waits for the policy's new weights. */
+  policyHoldMs: 600_000,
   /** Connections to one inference server; calls beyond it wait. */
   upstreamConnections: 4096,
   /** Tool calls of one answer that are carried out; the rest are answered with an error. */
