@@ -67,7 +67,8 @@ function wholeMessage(pieces: readonly Piece[], flavour: ChatFlavour): unknown {
       ? {}
       : {
           tool_calls: calls.map(({ index, id, name }) => ({
-            ...(id === null ? {} : { id }),
+            // JSON leaves it out when it is undefined.
+            id: id ?? undefined,
             type: "function",
             function: { name, arguments: pieces.flatMap((piece) => (piece.type === "arguments" && piece.index === index ? [piece.text] : [])).join("") },
           })),

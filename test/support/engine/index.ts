@@ -12,7 +12,6 @@ import { replyTo, type EngineRequest, type EngineScript, type Reply } from "./sc
 import { renderChat, type ChatMessage } from "./template.ts";
 import { encode } from "./tokenizer.ts";
 
-export { MODEL_DIRECTORY } from "./tokenizer.ts";
 export type { EngineRequest, EngineScript, Reply } from "./script.ts";
 
 export interface EngineOptions {

@@ -118,17 +118,31 @@ function wholeCharacters(bytes: Buffer): number {
 function limit(sampled: Sampled, { maxTokens, stop }: SampleLimits): Sampled {
   let result = sampled;
   if (maxTokens !== null && sampled.tokens.length > maxTokens) result = { tokens: sampled.tokens.slice(0, maxTokens), finish: "length", stopReason: null };
+  return stop.length === 0 ? result : stopAt(result, stop);
+}
+
+/** The tokens that make up the stop string were sampled; its text is not shown. */
+function stopAt(sampled: Sampled, stop: readonly string[]): Sampled {
   let text = "";
-  for (const [at, token] of result.tokens.entries()) {
-    for (const [which, piece] of token.pieces.entries()) {
-      if (piece.type !== "content") continue;
-      const before = text.length;
-      text += piece.text;
-      const met = stop.map((word) => ({ word, found: text.indexOf(word) })).filter(({ found }) => found !== -1).sort((a, b) => a.found - b.found)[0];
-      if (met === undefined) continue;
-      const kept = [...token.pieces.slice(0, which), { ...piece, text: piece.text.slice(0, Math.max(0, met.found - before)) }];
-      return { tokens: [...result.tokens.slice(0, at), { ...token, pieces: kept }], finish: "stop", stopReason: met.word };
-    }
+  for (const [at, token] of sampled.tokens.entries()) {
+    text += contentOf(token);
+    const met = stop.map((word) => ({ word, found: text.indexOf(word) })).filter(({ found }) => found !== -1).sort((a, b) => a.found - b.found)[0];
+    if (met === undefined) continue;
+    let left = met.found;
+    const tokens = sampled.tokens.slice(0, at + 1).map(({ id, logprob, pieces }) => {
+      const shown = pieces.map((piece) => {
+        if (piece.type !== "content") return piece;
+        const kept = piece.text.slice(0, left);
+        left -= kept.length;
+        return { type: piece.type, text: kept };
+      });
+      return { id, logprob, pieces: shown };
+    });
+    return { tokens, finish: "stop", stopReason: met.word };
   }
-  return result;
+  return sampled;
+}
+
+function contentOf(token: SampledToken): string {
+  return token.pieces.map((piece) => (piece.type === "content" ? piece.text : "")).join("");
 }

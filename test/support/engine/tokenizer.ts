@@ -16,7 +16,7 @@ const file = JSON.parse(readFileSync(join(MODEL_DIRECTORY, "tokenizer.json"), "u
 const tokenizer = new Tokenizer(file, {});
 const byteOf = new Map(bytesToUnicode().map((character, byte) => [character, byte]));
 const bytes: Buffer[] = [];
-for (const [piece, id] of Object.entries(file.model.vocab)) bytes[id] = Buffer.from([...piece].map((character) => byteOf.get(character) ?? 0));
+for (const [piece, id] of Object.entries(file.model.vocab)) bytes[id] = Buffer.from(Array.from(piece, (character) => byteOf.get(character) ?? 0));
 for (const { id, content } of file.added_tokens) bytes[id] = Buffer.from(content);
 const special = new Set(file.added_tokens.filter((token) => token.special).map(({ id }) => id));
 const halves = new Map<number, readonly [number, number]>();
@@ -28,11 +28,9 @@ for (const merge of file.model.merges) {
 }
 
 const addedId = (content: string): number => file.added_tokens.find((token) => token.content === content)?.id ?? 0;
-export const IM_START: number = addedId("<|im_start|>");
 export const IM_END: number = addedId("<|im_end|>");
 /** Ordinary tokens have ids below this. */
 export const ORDINARY_TOKENS: number = Object.keys(file.model.vocab).length;
-export const VOCABULARY: number = bytes.length;
 
 /** The same parts of conversations come again with every turn. */
 const CACHE_ENTRIES = 20_000;
@@ -49,10 +47,6 @@ export function encode(text: string): readonly number[] {
 
 export function bytesOf(id: number): Buffer {
   return bytes[id] ?? Buffer.alloc(0);
-}
-
-export function isSpecial(id: number): boolean {
-  return special.has(id);
 }
 
 export function decode(ids: readonly number[], { skipSpecial = false } = {}): string {
