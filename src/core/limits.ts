@@ -75,6 +75,8 @@ export const LIMITS = {
   eventBytes: 4 * MiB,
   /** Events of one log that wait to be written. */
   logQueueBytes: 64 * MiB,
+  /** One session's call log, beyond which it takes no more calls. */
+  callLogBytes: 4 * GiB,
   upstreamBodyBytes: 64 * MiB,
   /** One server-sent event of an inference server. */
   sseEventBytes: 64 * MiB,
