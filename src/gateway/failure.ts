@@ -9,6 +9,7 @@
  * - `rate_limited`, `overloaded`: try again later. `timeout`: no answer within the time for one call.
  * - `upstream`: the inference server failed, or sent what is no answer. `truncated`: its stream broke off in the middle of an answer.
  * - `refused_by_upstream`: it understood and said no, for a reason that a retry meets again.
+ * - `cancelled`: the harness hung up, or whoever runs it stopped it; as a rule nobody is left to hear of it.
  * - `internal`: a bug of ours, or a log that takes no more.
  */
 export type FailureKind =
@@ -25,6 +26,7 @@ export type FailureKind =
   | "upstream"
   | "truncated"
   | "refused_by_upstream"
+  | "cancelled"
   | "internal";
 
 export interface FailureDetails {
