@@ -110,7 +110,7 @@ describe("CallLog", () => {
     expect(perCall).toBeLessThan(1200);
     const calls = await stored();
     expect(calls.at(-1)?.tokens?.promptIds).toEqual(ids.slice(0, -5));
-    expect((calls.at(-1)?.request as { messages: unknown[] }).messages).toEqual(messages.slice(0, -2));
+    expect(calls.at(-1)?.request).toEqual({ model: "m", messages: messages.slice(0, -2) });
   });
 
   it("loses exactly the calls behind a cut at any byte", async () => {

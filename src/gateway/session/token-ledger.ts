@@ -45,9 +45,9 @@ export class TokenLedger {
 
   /** Prompt and completion of an added call. */
   ids(call: number): readonly number[] {
-    const parts: Uint32Array[] = [];
-    for (const { ids } of this.#stretches(call)) parts.push(ids);
-    return parts.toReversed().flatMap((part) => [...part]);
+    const ids = new Uint32Array(this.#total(call));
+    for (const { from, ids: own } of this.#stretches(call)) ids.set(own, from);
+    return Array.from(ids);
   }
 
   /** Length of the common beginning of a call's ids and a prompt. */
