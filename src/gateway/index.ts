@@ -6,3 +6,6 @@ export { GatewayFailure, type FailureDetails, type FailureKind } from "./failure
 export type * from "./session.ts";
 export { answerKey, chainKeys, conversationFacts, messageKey, toolsKey, type MessageKey } from "./trace/message-key.ts";
 export type * from "./upstreams/upstream.ts";
+export { buildTrace, CALL_KINDS, type CallKind, type Relation, type Trace, type TraceNode, type TraceOptions } from "./trace/trace.ts";
+export { buildSamples, TRAINED_KINDS, type SampleOptions } from "./samples/build-samples.ts";
+export { BUILDERS, checkLedger, type Builder, type DropCause, type Ledger, type MaskCause, type Sample, type SampleSet, type Span } from "./samples/sample.ts";
