@@ -125,6 +125,13 @@ describe("worlds/terminal", () => {
       }
     });
 
+    it("says when it needs users besides root", async () => {
+      const task = taskOf(slug);
+      const texts = await Promise.all((await files(join(root, "environment"))).map((name) => readFile(join(root, "environment", name), "utf8")));
+      const makes = texts.some((text) => /useradd|chown|^USER /m.test(text));
+      expect(task.needsUsers || task.verifier.services.some(({ user }) => user !== null)).toBe(makes);
+    });
+
     it("comes with a solution that looks right and is wrong", async () => {
       const wrong = await readdir(join(WRONG, slug));
       expect(wrong.length).toBeGreaterThan(0);

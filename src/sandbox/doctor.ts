@@ -19,7 +19,7 @@ export interface Probe {
 export async function probeSandboxes(home: string): Promise<readonly Probe[]> {
   const probes: Probe[] = [platform()];
   if (probes.some((probe) => probe.state === "failed")) return probes;
-  probes.push(programs(), kernel(), userNamespaces(), publicNetwork());
+  probes.push(programs(), kernel(), userNamespaces());
   if (probes.some((probe) => probe.state === "failed")) return probes;
   return [...probes, ...(await enforced(home))];
 }
@@ -70,11 +70,6 @@ function subordinateIds(): Probe {
   return ok(name, "allowed, with subordinate ids");
 }
 
-function publicNetwork(): Probe {
-  if (onPath("slirp4netns")) return ok("public network", "slirp4netns is there");
-  return { name: "public network", state: "absent", detail: "slirp4netns is missing", fix: "apt-get install slirp4netns" };
-}
-
 async function enforced(home: string): Promise<readonly Probe[]> {
   try {
     const backend = await openNativeBackend({ home });
@@ -103,7 +98,7 @@ function capabilityProbes(capabilities: Capabilities): readonly Probe[] {
   };
   const keys: Readonly<Record<string, string>> = { "sealed workspaces": "seal", "users besides root": "users", "network public": "public", "network none": "none" };
   return Object.entries(present).map(([name, there]) => {
-    if (there) return ok(name, "enforced");
+    if (there) return ok(name, name.endsWith(" limits") ? "enforced" : "available");
     const reason = capabilities.missing[keys[name] ?? name.replace(" limits", "")];
     return { name, state: "absent" as const, detail: reason ?? "this host cannot", fix: null };
   });

@@ -36,6 +36,7 @@ describe("what is read", () => {
       verifier: { timeoutMs: 600_000, mode: "fresh", declaredMode: null, user: null, agentOwns: [], services: [], survivors: [] },
       steps: [],
       multiStepReward: "mean",
+      needsUsers: false,
       warnings: [],
     });
     expect(task.name).toBe(basename(task.directory));

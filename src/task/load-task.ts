@@ -80,6 +80,7 @@ async function assemble(root: string, { config, manyworlds, warnings }: ReadConf
     artifacts: artifactRules(config.artifacts),
     steps,
     multiStepReward: config.multi_step_reward_strategy ?? "mean",
+    needsUsers: manyworlds.needs_users,
     metadata: config.metadata,
     warnings: [...warnings, ...placeholderWarnings(root, config)],
     trajectory: (await exists(trajectory)) ? trajectory : null,

@@ -137,6 +137,8 @@ export const manyworldsSchema = z.object({
     .default([]),
   /** Executables whose processes live on while the tests run, in the agent's machine. */
   survivors: z.array(absolutePath).default([]),
+  /** The image, the work or the tests need users besides root: refused where sandboxes have none. */
+  needs_users: z.boolean().default(false),
 });
 
 export const taskConfigSchema = z.object({

@@ -141,6 +141,8 @@ export interface Task {
   readonly artifacts: readonly ArtifactRule[];
   readonly steps: readonly TaskStep[];
   readonly multiStepReward: "mean" | "final";
+  /** The image, the work or the tests need users besides root. */
+  readonly needsUsers: boolean;
   readonly metadata: Readonly<Record<string, unknown>>;
   /** Unknown keys and oddities that do not stop it, each naming file and field. */
   readonly warnings: readonly string[];

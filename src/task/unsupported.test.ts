@@ -64,7 +64,18 @@ test("what the backend lacks", async () => {
     missing: { memory: "no writable cgroup", users: "no subordinate ids" },
   };
   const found = await reasons('[environment]\ncpus = 1\nmemory_mb = 1\nstorage_mb = 1\n[agent]\nuser = "me"\n[verifier]\nuser = "root"\n', poor);
-  expect(found.map((reason) => reason.split(":")[0])).toEqual(["[environment] network_mode", "[environment] cpus", "[environment] memory_mb", "[environment] storage_mb", "[agent] user"]);
+  expect(found.map((reason) => reason.split(":")[0])).toEqual(["[environment] network_mode", "[environment] cpus, [environment] storage_mb", "[environment] memory_mb", "[agent] user"]);
   expect(found.join("\n")).toContain("no writable cgroup");
   expect(found[0]).toContain("override with --network none");
+});
+
+test("users besides root, where there are none; a reason that several fields share is given once", async () => {
+  const missing = "no control groups";
+  const poor: Capabilities = { ...FULL, users: false, isolation: { ...FULL.isolation, enforced: { cpu: false, memory: false, pids: false, disk: true } }, missing: { cpu: missing, memory: missing, users: "no subordinate ids" } };
+  const toml = '[environment]\ncpus = 1\nmemory_mb = 1\n[metadata.manyworlds]\nneeds_users = true\n';
+  expect(await reasons(toml)).toEqual([]);
+  expect(await reasons(toml, poor)).toEqual([
+    "[environment] cpus, [environment] memory_mb: cannot be enforced here (no control groups)",
+    "[metadata.manyworlds] needs_users: other users than root do not exist in these sandboxes (no subordinate ids)",
+  ]);
 });

@@ -26,11 +26,16 @@ export interface TaskOverrides {
 export const NO_EXTRA_SUPPORT: TaskSupport = { mcpServers: false, skills: false, trajectory: false };
 
 export function unsupportedReasons(task: Task, capabilities: Capabilities, overrides: TaskOverrides = {}, support: TaskSupport = NO_EXTRA_SUPPORT): string[] {
-  const reasons = new Set<string>();
-  const add = (field: string, why: string): unknown => reasons.add(`${field}: ${why}`);
+  /** Fields by reason, which may be long. */
+  const reasons = new Map<string, string[]>();
+  const add = (field: string, why: string): void => {
+    const fields = reasons.get(why) ?? [];
+    if (!fields.includes(field)) reasons.set(why, [...fields, field]);
+  };
 
   for (const [table, environment] of environments(task)) environmentReasons(table, environment, capabilities, overrides, support, add);
   for (const [table, verifier] of verifiers(task)) verifierReasons(table, verifier, capabilities, overrides, add);
+  if (task.needsUsers && !capabilities.users) add("[metadata.manyworlds] needs_users", `other users than root do not exist in these sandboxes${hint(capabilities, "users")}`);
   for (const [field, user] of users(task)) {
     if (user !== null && !capabilities.users && user !== "root" && user !== "0") add(field, `runs as "${user}", but other users than root do not exist in these sandboxes${hint(capabilities, "users")}`);
   }
@@ -40,10 +45,10 @@ export function unsupportedReasons(task: Task, capabilities: Capabilities, overr
   }
   if (task.trajectory !== null && !support.trajectory) add("trajectory.json", "this harness cannot start from an earlier conversation");
   if (!capabilities.seal) add("[verifier]", `the sandbox backend cannot keep a workspace for verification${hint(capabilities, "seal")}`);
-  return [...reasons];
+  return [...reasons].map(([why, fields]) => `${fields.join(", ")}: ${why}`);
 }
 
-type Add = (field: string, why: string) => unknown;
+type Add = (field: string, why: string) => void;
 
 function environmentReasons(table: string, environment: TaskEnvironment, capabilities: Capabilities, overrides: TaskOverrides, support: TaskSupport, add: Add): void {
   const { enforced } = capabilities.isolation;
