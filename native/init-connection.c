@@ -113,6 +113,39 @@ void connection_notify(connection *c, wire_writer *w) {
     send_parts(c, &part, 1);
 }
 
+/*
+ * Small frames of one pump go out together: what a short command said, that it started and that it ended are one message, and wake the client once. `gathered`
+ * is empty between pumps.
+ */
+static uint8_t gathered[4096];
+static size_t gathered_len;
+
+static void send_gathered(connection *c) {
+    struct iovec part = {gathered, gathered_len};
+    gathered_len = 0;
+    if (part.iov_len > 0) send_parts(c, &part, 1);
+}
+
+/* Like send_parts, or kept for send_gathered. */
+static void gather(connection *c, struct iovec *parts, int count) {
+    size_t size = 0;
+    for (int i = 0; i < count; i++) size += parts[i].iov_len;
+    if (size > sizeof gathered - gathered_len) send_gathered(c);
+    if (size > sizeof gathered) {
+        send_parts(c, parts, count);
+        return;
+    }
+    for (int i = 0; i < count; i++) {
+        memcpy(gathered + gathered_len, parts[i].iov_base, parts[i].iov_len);
+        gathered_len += parts[i].iov_len;
+    }
+}
+
+static void gather_frame(connection *c, wire_writer *w) {
+    struct iovec part = {w->buf, w->len};
+    gather(c, &part, 1);
+}
+
 static void flush(connection *c) {
     while (c->out_len > 0) {
         ssize_t n = send(c->fd, c->out, c->out_len, MSG_NOSIGNAL | MSG_DONTWAIT);
@@ -137,7 +170,7 @@ void answer_error(connection *c, uint32_t ref, const char *code, const char *mes
     connection_notify(c, &w);
 }
 
-void answer_started(connection *c, exec *e) {
+static void send_started(connection *c, exec *e) {
     uint8_t buf[256];
     wire_writer w = wire_writer_on(buf, sizeof buf);
     wire_begin(&w, ANS_STARTED, e->ref);
@@ -148,7 +181,7 @@ void answer_started(connection *c, exec *e) {
     wire_put_u64(&w, TAG_ATTACHED, e->attached);
     wire_end(&w);
     e->started_sent = true;
-    connection_notify(c, &w);
+    gather_frame(c, &w);
 }
 
 static bool send_chunk(connection *c, exec *e, int index) {
@@ -166,7 +199,7 @@ static bool send_chunk(connection *c, exec *e, int index) {
     wire_end_with(&w, n);
     struct iovec parts[3] = {{head, w.len}, {s->ring + at, first}, {s->ring, n - first}};
     s->sent += n;
-    send_parts(c, parts, n > first ? 3 : 2);
+    gather(c, parts, n > first ? 3 : 2);
     return true;
 }
 
@@ -178,7 +211,7 @@ static void send_stdin_credit(connection *c, exec *e) {
     wire_put_u64(&w, TAG_CLOSED, e->in_fd < 0);
     wire_end(&w);
     e->in_dirty = false;
-    connection_notify(c, &w);
+    gather_frame(c, &w);
 }
 
 static void send_exit(connection *c, exec *e) {
@@ -195,14 +228,14 @@ static void send_exit(connection *c, exec *e) {
     wire_put_u64(&w, TAG_TRUNCATED, e->truncated);
     wire_end(&w);
     e->exit_sent = true;
-    connection_notify(c, &w);
+    gather_frame(c, &w);
 }
 
 /* Sends what an exec has; false when nothing was left to send. */
 static bool pump_exec(connection *c, exec *e) {
     int state = __atomic_load_n(&e->state, __ATOMIC_ACQUIRE);
     if (state == STATE_STARTING || state == STATE_FAILED) return false;
-    if (!e->started_sent) answer_started(c, e);
+    if (!e->started_sent) send_started(c, e);
     bool moved = send_chunk(c, e, 0);
     if (c->out_len == 0 && !c->dead) moved |= send_chunk(c, e, 1);
     if (e->in_dirty && !c->dead) send_stdin_credit(c, e);
@@ -220,6 +253,7 @@ void connection_pump(connection *c) {
         for (uint32_t i = 0; i < W.exec_count && !c->dead && c->out_len == 0; i++) {
             if (W.execs[i]->conn == c) moved |= pump_exec(c, W.execs[i]);
         }
+        send_gathered(c);
     }
     bool congested = c->out_len > ANSWER_BYTES || (c->in_len > 0 && c->kill_all);
     want_events(c, (congested ? 0u : (uint32_t)EPOLLIN) | (c->out_len ? (uint32_t)EPOLLOUT : 0u));

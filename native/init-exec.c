@@ -25,6 +25,13 @@ exec *exec_find(const uint8_t *id, uint32_t len) {
     return NULL;
 }
 
+exec *exec_of_supervisor(pid_t pid) {
+    for (uint32_t i = 0; i < W.exec_count; i++) {
+        if (__atomic_load_n(&W.execs[i]->supervisor, __ATOMIC_ACQUIRE) == pid) return W.execs[i];
+    }
+    return NULL;
+}
+
 /* NULL when the table is full or there is no memory. */
 exec *exec_new(void) {
     if (W.exec_count >= MAX_EXECS) return NULL;
@@ -48,7 +55,8 @@ void exec_free(exec *e) {
         stream_trim(&e->out[i]);
     }
     stdin_close(e);
-    stack_release(e);
+    exec_close_ends(e);
+    stack_release(e->stack);
     free(e->launch);
     free(e);
 }
@@ -89,6 +97,7 @@ void exec_make_room(void) {
 
 /* How much of what the main process wrote is still in the pipes. */
 static void measure_rest(exec *e) {
+    bool drained = true;
     for (int i = 0; i < 2; i++) {
         stream *s = &e->out[i];
         int rest = 0;
@@ -96,8 +105,11 @@ static void measure_rest(exec *e) {
         /* A terminal hands its bytes on a little later, so its rest is known only by silence. */
         if (e->tty) s->left = INT64_MAX;
         else s->left = ioctl(s->fd, FIONREAD, &rest) == 0 ? rest : 0;
-        stream_arm(e, i);
+        drained &= s->left == 0;
     }
+    /* Finished then, in a moment, and both are watched for as long as others hold them. */
+    if (drained) return;
+    for (int i = 0; i < 2; i++) stream_arm(e, i);
     if (!e->tty) return;
     e->quiet_reads = 0;
     e->quiet_total = e->out[0].total;
@@ -156,16 +168,18 @@ void exec_progress(exec *e) {
         start_failed(e);
         state = __atomic_load_n(&e->state, __ATOMIC_ACQUIRE);
     }
-    if (state != STATE_STARTING && e->launch && !e->orphaned) {
-        free(e->launch);
-        e->launch = NULL;
-    }
     if (state == STATE_EXITED && !e->main_done) {
         e->main_done = true;
         measure_rest(e);
     }
     if (e->main_done && !e->finished && !e->killing) finish_if_drained(e);
     if (e->conn) connection_pump(e->conn);
+    if (state == STATE_STARTING || !e->launch) return;
+    exec_close_ends(e);
+    /* The command of a supervisor that was killed may not have read it yet. */
+    if (e->orphaned) return;
+    free(e->launch);
+    e->launch = NULL;
 }
 
 void execs_notified(void) {
@@ -177,35 +191,32 @@ void execs_notified(void) {
 
 /* A child of init is gone: a supervisor, a command whose supervisor was killed, or an orphan. */
 void execs_child_gone(pid_t pid, int status) {
-    for (uint32_t i = 0; i < W.exec_count; i++) {
-        exec *e = W.execs[i];
-        int state = __atomic_load_n(&e->state, __ATOMIC_ACQUIRE);
-        if (e->supervisor == pid) {
-            e->supervisor = 0;
-            if (state == STATE_EXITED || state == STATE_FAILED) {
-                stack_release(e);
-                continue;
-            }
-            e->orphaned = true;
-            if (e->main_pid) {
-                __atomic_store_n(&e->state, STATE_RUNNING, __ATOMIC_RELEASE);
-                continue;
-            }
-            status = SIGKILL;
-        } else if (e->main_pid != pid || state == STATE_EXITED || state == STATE_FAILED) {
-            continue;
+    exec *e = exec_of_supervisor(pid);
+    if (supervisor_gone(pid)) {
+        if (!e || !e->orphaned) return;
+        if (e->main_pid) {
+            __atomic_store_n(&e->state, STATE_RUNNING, __ATOMIC_RELEASE);
+            return;
         }
-        e->status = status;
-        e->end_ns = now_ns();
-        __atomic_store_n(&e->state, e->stage == STAGE_NONE ? STATE_EXITED : STATE_FAILED, __ATOMIC_RELEASE);
-        exec_progress(e);
+        status = SIGKILL;
+    } else {
+        e = NULL;
+        for (uint32_t i = 0; i < W.exec_count && !e; i++) {
+            int state = __atomic_load_n(&W.execs[i]->state, __ATOMIC_ACQUIRE);
+            if (W.execs[i]->main_pid == pid && state != STATE_EXITED && state != STATE_FAILED) e = W.execs[i];
+        }
+        if (!e) return;
     }
+    e->status = status;
+    e->end_ns = now_ns();
+    __atomic_store_n(&e->state, e->stage == STAGE_NONE ? STATE_EXITED : STATE_FAILED, __ATOMIC_RELEASE);
+    exec_progress(e);
 }
 
 static void kill_step(exec *e, uint64_t now) {
     uint32_t living = kill_tree_pass(e);
     bool starting = __atomic_load_n(&e->state, __ATOMIC_ACQUIRE) == STATE_STARTING;
-    if (living == 0 && starting && e->kill_passes > 20 && e->supervisor) kill(e->supervisor, SIGKILL);
+    if (living == 0 && starting && e->kill_passes > 20 && e->supervisor > 0) kill(e->supervisor, SIGKILL);
     bool over_time = e->main_done && now > e->deadline_ns + KILL_REPORT_MS * MS && e->kill_passes > 200;
     if ((living == 0 && e->main_done) || over_time) {
         e->killing = false;

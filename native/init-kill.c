@@ -80,16 +80,17 @@ static uint32_t read_processes(process *all) {
 
 /* A direct child of init that is no supervisor and no known command: what is left of an exec whose supervisor was killed from inside. */
 static bool stray(const process *p) {
-    if (p->parent != 1) return false;
+    if (p->parent != 1 || supervisor_known(p->pid)) return false;
     for (uint32_t i = 0; i < W.exec_count; i++) {
-        if (W.execs[i]->supervisor == p->pid || (W.execs[i]->main_pid == p->pid && !W.execs[i]->main_done)) return false;
+        if (W.execs[i]->main_pid == p->pid && !W.execs[i]->main_done) return false;
     }
     return true;
 }
 
 static bool root_of(const exec *e, const process *p) {
     pid_t main_pid = __atomic_load_n(&e->main_pid, __ATOMIC_ACQUIRE);
-    if (e->supervisor && p->parent == e->supervisor) return true;
+    pid_t supervisor = __atomic_load_n(&e->supervisor, __ATOMIC_ACQUIRE);
+    if (supervisor && p->parent == supervisor) return true;
     if (main_pid && p->pid == main_pid && !e->main_done) return true;
     /* A session number stays reserved while the session lives; its leader's may be somebody else's once the leader is reaped. */
     if (main_pid && p->session == main_pid && !(e->main_done && p->pid == main_pid)) return true;

@@ -10,7 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { COUNT_MOST = 65536, DEADLINE_MOST_MS = 1u << 31 };
+enum { NO_ANSWER = 0, COUNT_MOST = 65536, DEADLINE_MOST_MS = 1u << 31 };
 
 /* What any request may carry; which of them are present is in `seen`, a bit a tag. */
 typedef struct {
@@ -101,8 +101,9 @@ static void close_pair(int pair[2]) {
     if (pair[1] >= 0) close(pair[1]);
 }
 
-static bool nonblocking(int fd) {
-    return fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK) == 0;
+/* The only flag of ours that can be set. */
+static void nonblocking(int fd) {
+    fcntl(fd, F_SETFL, O_NONBLOCK);
 }
 
 /* The terminal comes from the devpts of the machine's start, whatever /dev holds by now. */
@@ -150,15 +151,6 @@ static const char *open_pipes(exec *e, const fields *q) {
     stream_init(e, 0, out[0], q->values[TAG_CAP]);
     stream_init(e, 1, err[0], q->values[TAG_CAP]);
     return NULL;
-}
-
-static void close_child_ends(exec *e) {
-    launch *l = e->launch;
-    for (int i = 0; i < 3; i++) {
-        bool seen = l->fds[i] == W.devnull;
-        for (int k = 0; k < i; k++) seen |= l->fds[k] == l->fds[i];
-        if (!seen) close(l->fds[i]);
-    }
 }
 
 static void attach(connection *c, uint32_t ref, exec *e, uint64_t out, uint64_t err) {
@@ -216,8 +208,8 @@ static void start(connection *c, const wire_frame *f) {
         answer_error(c, f->ref, failure, "the exec's pipes or terminal could not be made");
         return;
     }
+    e->ends_open = true;
     bool ok = exec_spawn(e);
-    close_child_ends(e);
     if (!ok && e->error != EAGAIN && e->error != ENOMEM) {
         int error = e->error;
         exec_free(e);
@@ -320,6 +312,7 @@ static void act(connection *c, const wire_frame *f, uint64_t allowed) {
         if (e->finished) exec_forget(e);
         else error = EBUSY;
     }
+    if (f->ref == NO_ANSWER) return;
     if (error) answer_error(c, f->ref, errno_name(error), errno_text(error));
     else answer_ok(c, f->ref);
 }

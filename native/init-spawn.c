@@ -2,8 +2,9 @@
  * Starting a command: a supervisor process per exec, and the command as its child.
  *
  * Both share init's memory until the command's execve, because a fork that copies page tables costs many times more. So both use raw system calls and touch
- * only their own exec and launch. The supervisor lives as long as anything below it does; a kill of it from inside loses nothing but its subreaping: its
- * children come to init, which notices (execs_child_gone).
+ * only their own exec and launch. A supervisor stays with its exec as long as anything below it lives, and then waits for another: making one costs more than
+ * all of the rest of an exec, and a few are kept. A kill of it from inside loses nothing but its subreaping: its children come to init, which notices
+ * (execs_child_gone); one that dies before it has taken up what it was given is replaced.
  */
 #include "init.h"
 #include "raw.h"
@@ -11,6 +12,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/capability.h>
+#include <linux/futex.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -22,7 +24,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { STACK_BYTES = 128 << 10, CHILD_STACK = 64 << 10, STACKS_KEPT = 4, NOTIFY_FD = 3, PATH_MOST = 4096, MOMENT_NS = 2000000 };
+enum { STACK_BYTES = 128 << 10, CHILD_STACK = 64 << 10, STACKS_KEPT = 4, SUPERVISORS_KEPT = 2, PATH_MOST = 4096, MOMENT_NS = 2000000 };
 
 static void *kept_stacks[STACKS_KEPT];
 static int kept_count;
@@ -34,11 +36,10 @@ static void *stack_take(void) {
 }
 
 /* Only when neither the supervisor nor a child before its execve can still run on it. */
-void stack_release(exec *e) {
-    if (!e->stack) return;
-    if (kept_count < STACKS_KEPT) kept_stacks[kept_count++] = e->stack;
-    else munmap(e->stack, STACK_BYTES);
-    e->stack = NULL;
+void stack_release(void *stack) {
+    if (!stack) return;
+    if (kept_count < STACKS_KEPT) kept_stacks[kept_count++] = stack;
+    else munmap(stack, STACK_BYTES);
 }
 
 static uint64_t raw_now(void) {
@@ -49,7 +50,7 @@ static uint64_t raw_now(void) {
 
 static void notify(void) {
     uint64_t one = 1;
-    RAW3(SYS_write, NOTIFY_FD, &one, 8);
+    RAW3(SYS_write, W.notify, &one, 8);
 }
 
 static void set_state(exec *e, int state) {
@@ -114,7 +115,11 @@ static int child_fail(exec *e, int stage, long error) {
 static int child_main(void *arg) {
     exec *e = arg;
     launch *l = e->launch;
-    __atomic_store_n(&e->main_pid, (pid_t)RAW1(SYS_getpid, 0), __ATOMIC_RELEASE);
+    /* A copy of init's descriptors, which close themselves at the execve; an old kernel closes no earlier. */
+    for (int i = 0; i < 3; i++) RAW3(SYS_dup3, l->fds[i], i, 0);
+    RAW3(SYS_close_range, 3, ~0u, 0);
+    int stage = user_resolve(l);
+    if (stage != STAGE_NONE) return child_fail(e, stage, -ENOENT);
     RAW1(SYS_setsid, 0);
     if (l->tty) RAW3(SYS_ioctl, 0, TIOCSCTTY, 0);
     /* As root: the directory must exist, but need not be the user's. */
@@ -141,55 +146,49 @@ static int child_main(void *arg) {
     return child_fail(e, STAGE_EXEC, error);
 }
 
-/* Whether a child ended within a moment. The signal is blocked, and only a hint: what ended is asked for afterwards. */
-static bool ends_soon(void) {
+/* Returns when a child has ended, at the latest after a moment. The signal is blocked, and only a hint: what ended is asked for afterwards. */
+static void ends_soon(void) {
     uint64_t child = 1ull << (SIGCHLD - 1);
     struct timespec moment = {.tv_nsec = MOMENT_NS};
-    return RAW4(SYS_rt_sigtimedwait, &child, NULL, &moment, 8) == SIGCHLD;
+    RAW4(SYS_rt_sigtimedwait, &child, NULL, &moment, 8);
 }
 
-static int supervise(void *arg) {
-    exec *e = arg;
-    launch *l = e->launch;
-    uint64_t all = ~0ull;
-    RAW4(SYS_rt_sigprocmask, SIG_SETMASK, &all, NULL, 8);
-    /* A copy of init's descriptors: keep the command's three and the way to tell init, so that no other exec's pipe is held open here. */
-    for (int i = 0; i < 3; i++) RAW3(SYS_dup3, l->fds[i], i, 0);
-    if (W.notify != NOTIFY_FD) RAW3(SYS_dup3, W.notify, NOTIFY_FD, O_CLOEXEC);
-    if (RAW3(SYS_close_range, NOTIFY_FD + 1, ~0u, 0) < 0) {
-        for (int fd = NOTIFY_FD + 1; fd < 8192; fd++) RAW1(SYS_close, fd);
-    }
-    RAW5(SYS_prctl, PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0);
-    int stage = user_resolve(l);
+/* Starts the command, reports how it started and how it ended, and returns when nothing of what it started lives any more. */
+static void serve(supervisor *s, exec *e) {
+    uint64_t child = 1ull << (SIGCHLD - 1);
+    struct timespec none = {0};
+    RAW4(SYS_rt_sigtimedwait, &child, NULL, &none, 8);
     e->start_ns = raw_now();
-    long pid = -ENOENT;
-    if (stage == STAGE_NONE) {
-        pid = raw_clone(CLONE_VM | CLONE_VFORK | SIGCHLD, (uint8_t *)e->stack + CHILD_STACK, child_main, e);
-        if (pid < 0) stage = STAGE_FORK;
-        else stage = __atomic_load_n(&e->stage, __ATOMIC_ACQUIRE);
-        if (pid < 0) e->error = (int)-pid;
-    }
-    for (int i = 0; i < 3; i++) RAW1(SYS_close, i);
+    long pid = raw_clone(CLONE_VM | CLONE_VFORK | CLONE_PARENT_SETTID | SIGCHLD, (uint8_t *)s->stack + CHILD_STACK, &e->main_pid, child_main, e);
+    int stage = pid < 0 ? STAGE_FORK : __atomic_load_n(&e->stage, __ATOMIC_ACQUIRE);
+    if (pid < 0) e->error = (int)-pid;
     if (stage != STAGE_NONE) {
         if (pid > 0) RAW4(SYS_wait4, pid, NULL, 0, NULL);
         e->stage = stage;
         e->end_ns = raw_now();
         set_state(e, STATE_FAILED);
         notify();
-        return 0;
+        return;
     }
     set_state(e, STATE_RUNNING);
     /*
      * Most commands of an agent end at once: then init and its client are woken for the end alone. One that waits for input is told of without delay, unless
      * its client has not waited for that to send some (a hint: init may be changing it).
      */
-    if ((e->in_fd >= 0 && e->in_consumed == 0) || !ends_soon()) notify();
+    bool told = e->in_fd >= 0 && e->in_consumed == 0;
+    if (told) notify();
+    else ends_soon();
     for (;;) {
         siginfo_t info;
         info.si_pid = 0;
-        long error = RAW5(SYS_waitid, P_ALL, 0, &info, WEXITED | WNOWAIT, NULL);
+        long error = RAW5(SYS_waitid, P_ALL, 0, &info, WEXITED | WNOWAIT | (told ? 0 : WNOHANG), NULL);
         if (error == -EINTR) continue;
-        if (error < 0) return 0;
+        if (error < 0) return;
+        if (info.si_pid == 0) {
+            told = true;
+            notify();
+            continue;
+        }
         if (info.si_pid == pid) {
             /* Recorded before it is reaped: a supervisor that is killed in between leaves the zombie, and with it the exit, to init. */
             e->end_ns = raw_now();
@@ -197,24 +196,122 @@ static int supervise(void *arg) {
             set_state(e, STATE_EXITED);
             notify();
             pid = 0;
+            told = true;
         }
         RAW4(SYS_wait4, info.si_pid, NULL, 0, NULL);
     }
 }
 
-/* False (with e->error) when there is no memory or no process left. */
-bool exec_spawn(exec *e) {
-    e->stack = stack_take();
-    if (!e->stack) {
-        e->error = ENOMEM;
-        return false;
+static int supervise(void *arg) {
+    supervisor *s = arg;
+    uint64_t all = ~0ull;
+    RAW4(SYS_rt_sigprocmask, SIG_SETMASK, &all, NULL, 8);
+    RAW5(SYS_prctl, PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0);
+    for (;;) {
+        int state = __atomic_load_n(&s->state, __ATOMIC_ACQUIRE);
+        if (state != SUPERVISOR_GIVEN) {
+            RAW4(SYS_futex, &s->state, FUTEX_WAIT_PRIVATE, state, NULL);
+            continue;
+        }
+        exec *e = s->given;
+        __atomic_store_n(&s->state, SUPERVISOR_BUSY, __ATOMIC_RELEASE);
+        serve(s, e);
+        /* Init may free the exec from here on. */
+        __atomic_store_n(&e->supervisor, 0, __ATOMIC_RELEASE);
+        if (__atomic_fetch_add(&W.idle_supervisors, 1, __ATOMIC_ACQ_REL) >= SUPERVISORS_KEPT) {
+            __atomic_fetch_sub(&W.idle_supervisors, 1, __ATOMIC_ACQ_REL);
+            __atomic_store_n(&s->state, SUPERVISOR_LEAVING, __ATOMIC_RELEASE);
+            return 0;
+        }
+        __atomic_store_n(&s->state, SUPERVISOR_IDLE, __ATOMIC_RELEASE);
     }
-    long pid = raw_clone(CLONE_VM | SIGCHLD, (uint8_t *)e->stack + STACK_BYTES, supervise, e);
+}
+
+/* A process that begins in `state`; NULL with *error when there is no memory or no process left. */
+static supervisor *supervisor_new(int state, exec *e, int *error) {
+    void *stack = stack_take();
+    *error = ENOMEM;
+    if (!stack) return NULL;
+    supervisor *s = (supervisor *)((uint8_t *)stack + STACK_BYTES) - 1;
+    *s = (supervisor){.next = W.supervisors, .stack = stack, .state = state, .given = e};
+    long pid = raw_clone(CLONE_VM | CLONE_FILES | SIGCHLD, s, NULL, supervise, s);
     if (pid < 0) {
-        e->error = (int)-pid;
-        stack_release(e);
-        return false;
+        *error = (int)-pid;
+        stack_release(stack);
+        return NULL;
     }
-    e->supervisor = (pid_t)pid;
+    s->pid = (pid_t)pid;
+    return W.supervisors = s;
+}
+
+/* One that waits for the first exec, with the pages that it and its command will run on. */
+void supervisor_prepare(void) {
+    int ignored;
+    supervisor *s = supervisor_new(SUPERVISOR_IDLE, NULL, &ignored);
+    if (!s) return;
+    W.idle_supervisors++;
+    for (int page = 1; page <= 2; page++) *((volatile uint8_t *)s->stack + CHILD_STACK - page * 4096) = 0;
+}
+
+bool supervisor_known(pid_t pid) {
+    for (supervisor *s = W.supervisors; s; s = s->next) {
+        if (s->pid == pid) return true;
+    }
+    return false;
+}
+
+/* False with e->error when there is no memory or no process left. */
+bool exec_spawn(exec *e) {
+    for (supervisor *s = W.supervisors; s; s = s->next) {
+        if (__atomic_load_n(&s->state, __ATOMIC_ACQUIRE) != SUPERVISOR_IDLE) continue;
+        __atomic_fetch_sub(&W.idle_supervisors, 1, __ATOMIC_ACQ_REL);
+        s->given = e;
+        e->supervisor = s->pid;
+        __atomic_store_n(&s->state, SUPERVISOR_GIVEN, __ATOMIC_RELEASE);
+        syscall(SYS_futex, &s->state, FUTEX_WAKE_PRIVATE, 1);
+        return true;
+    }
+    /* The new process may have done with the exec before this one goes on. */
+    e->supervisor = -1;
+    supervisor *s = supervisor_new(SUPERVISOR_GIVEN, e, &e->error);
+    pid_t unknown = -1;
+    __atomic_compare_exchange_n(&e->supervisor, &unknown, s ? s->pid : 0, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE);
+    return s != NULL;
+}
+
+void exec_close_ends(exec *e) {
+    if (!e->ends_open) return;
+    e->ends_open = false;
+    launch *l = e->launch;
+    for (int i = 0; i < 3; i++) {
+        bool seen = l->fds[i] == W.devnull;
+        for (int k = 0; k < i; k++) seen |= l->fds[k] == l->fds[i];
+        if (!seen) close(l->fds[i]);
+    }
+}
+
+/* Takes a supervisor that has ended from the list; false when it is none. What it had begun is its exec's to finish (execs_child_gone). */
+bool supervisor_gone(pid_t pid) {
+    supervisor **at = &W.supervisors;
+    while (*at && (*at)->pid != pid) at = &(*at)->next;
+    supervisor *s = *at;
+    if (!s) return false;
+    *at = s->next;
+    exec *e = exec_of_supervisor(pid);
+    void *stack = s->stack;
+    int left_at = s->state, state = e ? __atomic_load_n(&e->state, __ATOMIC_ACQUIRE) : STATE_EXITED;
+    if (left_at == SUPERVISOR_IDLE) __atomic_fetch_sub(&W.idle_supervisors, 1, __ATOMIC_ACQ_REL);
+    if (e) e->supervisor = 0;
+    if (left_at == SUPERVISOR_BUSY && state != STATE_EXITED && state != STATE_FAILED) {
+        e->stack = stack;
+        e->orphaned = true;
+        return true;
+    }
+    stack_release(stack);
+    /* Killed before it had begun, so nothing of the exec has: it is for another to start. */
+    if (left_at != SUPERVISOR_GIVEN || exec_spawn(e)) return true;
+    e->stage = STAGE_FORK;
+    e->state = STATE_FAILED;
+    exec_progress(e);
     return true;
 }

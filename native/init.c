@@ -128,9 +128,7 @@ static void reap(void) {
             execs_child_gone(pid, status);
             continue;
         }
-        for (uint32_t i = 0; i < W.exec_count; i++) {
-            if (W.execs[i]->supervisor == pid) kill(pid, SIGCONT);
-        }
+        if (supervisor_known(pid)) kill(pid, SIGCONT);
     }
 }
 
@@ -212,6 +210,7 @@ int main(int argc, char **argv) {
     fill_standard();
     guard();
     setup();
+    supervisor_prepare();
     for (;;) {
         struct epoll_event events[EVENTS];
         int n = epoll_wait(W.epoll, events, EVENTS, timers());

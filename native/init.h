@@ -6,8 +6,9 @@
  * - opens no path of the machine after its start, except through descriptors that it took before the first command ran;
  * - keeps every buffer bounded, maps it when it is needed and gives it back.
  *
- * A supervisor (init-spawn.c) shares init's memory, is the parent of its command, and is the subreaper of everything below it: a process tree stays a tree
- * however often it forks, changes session or clears its environment. A supervisor uses raw system calls only (raw.h), because it shares errno, too.
+ * A supervisor (init-spawn.c) shares init's memory and descriptors, is the parent of its command, and is the subreaper of everything below it: a process tree
+ * stays a tree however often it forks, changes session or clears its environment. A supervisor uses raw system calls only (raw.h), because it shares errno,
+ * too, and opens nothing, because what it had open when it is killed would stay open in init.
  */
 #ifndef MW_INIT_H
 #define MW_INIT_H
@@ -90,8 +91,21 @@ typedef struct {
 } stream;
 
 typedef struct connection connection;
+typedef struct exec exec;
 
-typedef struct exec {
+/* Written by init to SUPERVISOR_GIVEN, by the supervisor to the others. */
+enum { SUPERVISOR_IDLE, SUPERVISOR_GIVEN, SUPERVISOR_BUSY, SUPERVISOR_LEAVING };
+
+/* A process that starts commands and waits for what they leave behind, one exec at a time. Lies at the top of its stack. */
+typedef struct supervisor {
+    _Alignas(16) struct supervisor *next;
+    void *stack; /* the whole mapping; the command's own lies below */
+    pid_t pid;
+    int state; /* atomic, and the futex that the supervisor waits on */
+    exec *given; /* read by the supervisor alone, when it takes the exec up */
+} supervisor;
+
+struct exec {
     char id[ID_BYTES];
     uint8_t id_len;
     bool finished;     /* exit is known and all output is in the rings */
@@ -110,11 +124,13 @@ typedef struct exec {
     int stage, error;  /* set before STATE_FAILED */
     int ended;
     int status;        /* wait status of the main process */
-    pid_t main_pid, supervisor;
+    pid_t main_pid;
+    pid_t supervisor;  /* atomic; 0: it has done with this exec, or was killed */
     uint64_t start_ns, end_ns, deadline_ns, kill_at_ns, quiet_at_ns;
     uint32_t kill_passes;
     uint64_t serial;
-    void *stack;
+    void *stack;       /* of a supervisor that was killed: its command may still run on it */
+    bool ends_open;    /* init holds the command's ends of its pipes */
     launch *launch;
     connection *conn;
     uint32_t ref;
@@ -125,7 +141,7 @@ typedef struct exec {
     uint8_t *in_buf;
     uint32_t in_head, in_len;
     uint64_t in_consumed;
-} exec;
+};
 
 struct connection {
     source src;
@@ -152,6 +168,8 @@ typedef struct {
     uint64_t serial;
     connection *connections;
     uint32_t connection_count;
+    supervisor *supervisors;
+    int idle_supervisors; /* atomic */
 } world;
 
 extern world W;
@@ -170,13 +188,13 @@ void connections_killed_all(bool ok);
 void connection_break(connection *c);
 void connection_notify(connection *c, wire_writer *w);
 void answer_error(connection *c, uint32_t ref, const char *code, const char *message);
-void answer_started(connection *c, exec *e);
 
 /* init-request.c */
 void request(connection *c, const wire_frame *f);
 
 /* init-exec.c */
 exec *exec_find(const uint8_t *id, uint32_t len);
+exec *exec_of_supervisor(pid_t pid);
 exec *exec_new(void);
 void exec_free(exec *e);
 void exec_make_room(void);
@@ -203,7 +221,11 @@ void stdin_close(exec *e);
 
 /* init-spawn.c */
 bool exec_spawn(exec *e);
-void stack_release(exec *e);
+void exec_close_ends(exec *e);
+void supervisor_prepare(void);
+bool supervisor_known(pid_t pid);
+bool supervisor_gone(pid_t pid);
+void stack_release(void *stack);
 
 /* init-user.c: runs in a supervisor. */
 int user_resolve(launch *l);

@@ -18,8 +18,8 @@ static inline long raw6(long n, long a, long b, long c, long d, long e, long f) 
     return ret;
 }
 
-/* A process that runs fn(arg) on the stack that ends at `top` (16-byte aligned) and exits with its result. */
-static inline long raw_clone(unsigned long flags, void *top, int (*fn)(void *), void *arg) {
+/* A process that runs fn(arg) on the stack that ends at `top` (16-byte aligned) and exits with its result. `tid`: where CLONE_PARENT_SETTID writes its number. */
+static inline long raw_clone(unsigned long flags, void *top, int *tid, int (*fn)(void *), void *arg) {
     void **sp = top;
     *--sp = arg;
     *--sp = (void *)fn;
@@ -40,7 +40,7 @@ static inline long raw_clone(unsigned long flags, void *top, int (*fn)(void *), 
         "hlt\n"
         "1:"
         : "=a"(ret)
-        : "a"((long)SYS_clone), "D"(flags), "S"(sp), "d"(0L), "r"(r10), "r"(r8), [exit] "i"(SYS_exit_group)
+        : "a"((long)SYS_clone), "D"(flags), "S"(sp), "d"(tid), "r"(r10), "r"(r8), [exit] "i"(SYS_exit_group)
         : "rcx", "r11", "memory");
     return ret;
 }
@@ -59,14 +59,14 @@ static inline long raw6(long n, long a, long b, long c, long d, long e, long f) 
     return x0;
 }
 
-static inline long raw_clone(unsigned long flags, void *top, int (*fn)(void *), void *arg) {
+static inline long raw_clone(unsigned long flags, void *top, int *tid, int (*fn)(void *), void *arg) {
     void **sp = top;
     *--sp = arg;
     *--sp = (void *)fn;
     register long x8 __asm__("x8") = SYS_clone;
     register long x0 __asm__("x0") = (long)flags;
     register long x1 __asm__("x1") = (long)sp;
-    register long x2 __asm__("x2") = 0;
+    register long x2 __asm__("x2") = (long)tid;
     register long x3 __asm__("x3") = 0;
     register long x4 __asm__("x4") = 0;
     __asm__ volatile(

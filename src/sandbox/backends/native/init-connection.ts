@@ -28,6 +28,8 @@ const RECEIVE_BUFFER = Buffer.allocUnsafeSlow(512 * 1024);
 
 /** Frames that are smaller than this together are sent as one. */
 const TOGETHER_BYTES = 32 * 1024;
+/** The ref of a request about one exec that is not answered. */
+const NO_ANSWER = 0;
 /** How long what nobody waits for may wait itself. */
 const LATER_MS = 20;
 
@@ -168,10 +170,9 @@ export class InitConnection {
     process.nextTick(() => queueMicrotask(() => process.nextTick(() => this.#flush())));
   }
 
-  /** Sends a request whose answer nobody needs: at once, or with the next frame, at most a moment later. */
+  /** Sends a request that is not answered: at once, or with the next frame, at most a moment later. */
   sendAside(type: number, fields: FieldList, when: "now" | "later"): void {
-    const ref = this.open({ frame: () => this.release(ref), lost: () => undefined });
-    this.#add(encodeFrame(type, ref, fields));
+    this.#add(encodeFrame(type, NO_ANSWER, fields));
     if (when === "now") this.#flush();
     else this.#later ??= setTimeout(() => this.#flush(), LATER_MS).unref();
   }
