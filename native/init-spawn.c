@@ -234,7 +234,7 @@ static supervisor *supervisor_new(int state, exec *e, int *error) {
     if (!stack) return NULL;
     supervisor *s = (supervisor *)((uint8_t *)stack + STACK_BYTES) - 1;
     *s = (supervisor){.next = W.supervisors, .stack = stack, .state = state, .given = e};
-    long pid = raw_clone(CLONE_VM | CLONE_FILES | SIGCHLD, s, NULL, supervise, s);
+    long pid = raw_clone(CLONE_VM | CLONE_FILES | CLONE_FS | SIGCHLD, s, NULL, supervise, s);
     if (pid < 0) {
         *error = (int)-pid;
         stack_release(stack);

@@ -245,6 +245,29 @@ describe("deadlines and kills", () => {
     expect(await processes("sleep 64")).toEqual([]);
   });
 
+  test("killing or stopping the supervisors that wait costs the next execs nothing", async () => {
+    const supervisors = `ps -eo pid=,ppid=,comm= | awk -v own=$PPID '$2 == 1 && $3 == "init" && $1 != own { print $1 }'`;
+    // Two at once leave two that wait; then one runs, and the other is hit.
+    for (const signal of ["KILL", "STOP", "CHLD", "KILL"]) {
+      await Promise.all([machine.run("sleep 0.2"), machine.run("sleep 0.2")]);
+      const hit = await machine.run(`hit=$(${supervisors}); kill -${signal} $hit; echo $hit`);
+      expect(text(hit.stdout)).toMatch(/^\d+\n$/);
+      const results = await Promise.all([1, 2, 3].map((code) => machine.run(`sleep 0.1; exit ${code}`)));
+      expect(results.map(({ code }) => code)).toEqual([1, 2, 3]);
+    }
+  });
+
+  test("an exec whose supervisors are hunted runs once, or ends as killed", async () => {
+    const hunter = await machine.start("while :; do for p in $(pgrep -P 1 -x init); do [ $p = $PPID ] || kill -9 $p; done; done 2>/dev/null");
+    const codes = [];
+    for (let i = 0; i < 40; i++) codes.push((await machine.run(`echo ${i} >> /tmp/hunted; exit 3`, { timeoutMs: 30_000 })).code);
+    await hunter.kill();
+    expect(codes.filter((code) => code !== 3 && code !== 137)).toEqual([]);
+    const lines = text((await machine.run("cat /tmp/hunted; rm /tmp/hunted")).stdout).trim().split("\n").filter((line) => line !== "");
+    expect(new Set(lines).size).toBe(lines.length);
+    expect(await machine.run("exit 4")).toMatchObject({ code: 4, ended: "exited" });
+  });
+
   test("killing everything leaves init and its answers", async () => {
     const exec = await machine.start("(trap '' TERM; setsid sleep 65) & sleep 65");
     await machine.run("setsid sleep 65 > /dev/null 2>&1 & exit 0");
