@@ -1,0 +1,41 @@
+/**
+ * Failures in OpenAI's words. The official clients try again on 408, 409, 429 and everything from 500, unless `x-should-retry` says otherwise; agent CLIs stop at once on
+ * 400 and 401.
+ */
+import type { FailureKind, GatewayFailure } from "../../failure.ts";
+import type { ErrorResponse } from "../dialect.ts";
+import { retryHeaders } from "../retry-headers.ts";
+
+const FORMS: Readonly<Record<FailureKind, { readonly status: number; readonly type: string; readonly code: string | null }>> = {
+  invalid_request: { status: 400, type: "invalid_request_error", code: null },
+  unauthorized: { status: 401, type: "invalid_request_error", code: "invalid_api_key" },
+  not_found: { status: 404, type: "invalid_request_error", code: "model_not_found" },
+  too_large: { status: 413, type: "invalid_request_error", code: "request_too_large" },
+  closed: { status: 410, type: "invalid_request_error", code: "session_closed" },
+  budget: { status: 400, type: "invalid_request_error", code: "session_budget_exhausted" },
+  context_overflow: { status: 400, type: "invalid_request_error", code: "context_length_exceeded" },
+  rate_limited: { status: 429, type: "requests", code: "rate_limit_exceeded" },
+  overloaded: { status: 503, type: "server_error", code: "overloaded" },
+  timeout: { status: 504, type: "server_error", code: "timeout" },
+  upstream: { status: 502, type: "server_error", code: "upstream_error" },
+  truncated: { status: 502, type: "server_error", code: "upstream_error" },
+  refused_by_upstream: { status: 400, type: "invalid_request_error", code: null },
+  internal: { status: 500, type: "server_error", code: null },
+};
+
+export function encodeChatFailure(failure: GatewayFailure): ErrorResponse {
+  const { status, type, code } = FORMS[failure.kind];
+  return { status, headers: retryHeaders(failure), body: { error: { message: messageOf(failure), type, param: paramOf(failure), code } } };
+}
+
+function paramOf(failure: GatewayFailure): string | null {
+  return failure.kind === "context_overflow" ? "messages" : (failure.details.field ?? null);
+}
+
+/** A context overflow is told in the API's own sentence, by which CLIs without the code know it. */
+function messageOf(failure: GatewayFailure): string {
+  const { promptTokens, contextTokens } = failure.details;
+  if (failure.kind !== "context_overflow") return failure.message;
+  if (promptTokens === undefined || contextTokens === undefined) return `This model's maximum context length was exceeded. ${failure.message}`;
+  return `This model's maximum context length is ${contextTokens} tokens. However, your messages resulted in ${promptTokens} tokens. Please reduce the length of the messages.`;
+}
