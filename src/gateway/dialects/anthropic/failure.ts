@@ -18,6 +18,8 @@ const FORMS: Readonly<Record<FailureKind, { readonly status: number; readonly ty
   timeout: { status: 504, type: "timeout_error" },
   upstream: { status: 502, type: "api_error" },
   truncated: { status: 502, type: "api_error" },
+  // Nobody is there to read it: 499 is what proxies note for a client that hung up.
+  cancelled: { status: 499, type: "api_error" },
   refused_by_upstream: { status: 400, type: "invalid_request_error" },
   internal: { status: 500, type: "api_error" },
 };

@@ -19,6 +19,8 @@ const FORMS: Readonly<Record<FailureKind, { readonly status: number; readonly ty
   timeout: { status: 504, type: "server_error", code: "timeout" },
   upstream: { status: 502, type: "server_error", code: "upstream_error" },
   truncated: { status: 502, type: "server_error", code: "upstream_error" },
+  // Nobody is there to read it: 499 is what proxies note for a client that hung up.
+  cancelled: { status: 499, type: "server_error", code: "cancelled" },
   refused_by_upstream: { status: 400, type: "invalid_request_error", code: null },
   internal: { status: 500, type: "server_error", code: null },
 };
