@@ -26,6 +26,8 @@ test.each<[Parameters<typeof writeTask>[2], string[]]>([
   [{ "instruction.md": " \n" }, ["error instruction-empty"]],
   [{ "instruction.md": "Write 1 to /logs/verifier/reward.txt" }, ["error instruction-leak"]],
   [{ "instruction.md": "See /tests/test.py" }, ["warning instruction-leak"]],
+  [{ "task.toml": `${GOOD["task.toml"]}[[metadata.manyworlds.services]]\ncommand = "/app/s"\n` }, ["warning service-root"]],
+  [{ "task.toml": `${GOOD["task.toml"]}[[metadata.manyworlds.services]]\ncommand = "/app/s"\nuser = "kv"\n` }, []],
   [{ "environment/Dockerfile": "FROM debian:12\nCOPY tests/ /tests\n" }, ["error image-leak"]],
   [{ "environment/Dockerfile": "FROM debian:12\nCOPY \\\n  solution /x\n" }, ["error image-leak"]],
   [{ "environment/Dockerfile": "FROM debian\n" }, ["warning image-unpinned"]],

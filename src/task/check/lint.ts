@@ -19,6 +19,7 @@ export async function lintTask(task: Task): Promise<readonly LintFinding[]> {
   const add = (level: LintFinding["level"], rule: string, message: string, fix: string): unknown => findings.push({ level, rule, message, fix });
   lintInstruction(task, add);
   await lintTests(task, add);
+  lintServices(task, add);
   await lintSolution(task, add);
   if (task.environment.dockerfile !== null) lintDockerfile(await readText(task.environment.dockerfile), add);
   await lintContext(task, add);
@@ -65,6 +66,14 @@ const UNPINNED: readonly [RegExp, string][] = [
   [/\bnpm\s+(?:install|i)\s+(?:-g\s+|--global\s+)?[a-z][\w-]*(?=\s|$)/m, "an npm package"],
   [/\bcurl\b[^\n]*\/latest\b[^\n]*/m, "the latest version of something"],
 ];
+
+function lintServices(task: Task, add: Add): void {
+  for (const { services } of [task.verifier, ...task.steps.map((step) => step.verifier)]) {
+    for (const { command, user } of services) {
+      if (user === null || /^(?:root|0)(?::|$)/.test(user)) add("warning", "service-root", `the service ${JSON.stringify(command)} is the agent's program and runs as root beside the tests: it can read them and write the reward`, "Give it a user of its own (user = ...), which the image or the agent makes.");
+    }
+  }
+}
 
 async function lintSolution(task: Task, add: Add): Promise<void> {
   const directories: [string, string | null][] = task.steps.length === 0 ? [["solution/solve.sh", task.solution.directory]] : task.steps.map((step) => [`steps/${step.name}/solution/solve.sh`, step.solution ?? task.solution.directory]);

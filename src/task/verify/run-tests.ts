@@ -1,5 +1,5 @@
 /**
- * One verification in one machine: tests in, services started, test.sh run with the image's own interpreter and a clean environment, everything killed, reward
+ * One verification in one machine: services started, tests in, test.sh run with the image's own interpreter and a clean environment, everything killed, reward
  * files read. Says what happened; judging whose fault it was is the caller's.
  */
 import { posix } from "node:path";
@@ -43,11 +43,11 @@ export interface TestOutcome {
 
 /** Rejects only when the machine fails. */
 export async function runTests(sandbox: Sandbox, run: TestRun): Promise<TestOutcome> {
-  const notes: string[] = [];
-  await prepareLogs(sandbox, run.user);
-  if (run.tests !== null) notes.push(...(await uploadTests(sandbox, run.tests, run.signal)));
+  // Services are the agent's programs: they start in a machine that has no tests yet, and those that are not root find the tests closed.
   const services = await startServices(sandbox, run.services, run);
-  notes.push(...services.notes);
+  const notes = [...services.notes];
+  await prepareLogs(sandbox, run.user);
+  if (run.tests !== null) notes.push(...(await uploadTests(sandbox, run.tests, run.services.length > 0 ? run.user : null, run.signal)));
   const { exit, output } = await runScript(sandbox, run);
   if (exit.ended === "lost" && (await diedOfMemory(sandbox, run.runtime))) {
     const error = { kind: "crashed", message: "the machine ended while the tests ran: they and what they started used up its memory" } as const;

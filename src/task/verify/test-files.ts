@@ -6,6 +6,7 @@ import { MwError } from "../../core/errors.ts";
 import { LIMITS } from "../../core/limits.ts";
 import { taskFileFilter } from "../file-filter.ts";
 import type { Task, TaskStep } from "../task.ts";
+import type { ImageUser } from "./image-users.ts";
 
 export interface TestFiles {
   /** Host directories in the order in which they are laid over each other at /tests. */
@@ -58,12 +59,12 @@ export async function readTestFiles(task: Task, step: TaskStep | null): Promise<
   return { directories, script, executable, normalised, mentions, excluded };
 }
 
-/** Puts the tests at /tests, owned by root, readable by the verifier's user; nothing that was there before stays. */
-export async function uploadTests(sandbox: Sandbox, tests: TestFiles, signal: AbortSignal): Promise<readonly string[]> {
+/** Puts the tests at /tests, owned by root; nothing that was there before stays. Everybody may read them, or, with `reader`, only root and that user's group. */
+export async function uploadTests(sandbox: Sandbox, tests: TestFiles, reader: ImageUser | null, signal: AbortSignal): Promise<readonly string[]> {
   const { files } = sandbox;
   const notes: string[] = [];
   await files.remove("/tests");
-  await files.mkdir("/tests", { mode: 0o755, owner: "0:0" });
+  await files.mkdir("/tests", access(reader));
   for (const [index, directory] of tests.directories.entries()) {
     const exclude = (tests.excluded[index] ?? []).map((path) => path.replace(/[*?[\]\\]/g, "?"));
     const report = await files.upload(directory, "/tests", { owner: "0:0", exclude, signal });
@@ -74,6 +75,14 @@ export async function uploadTests(sandbox: Sandbox, tests: TestFiles, signal: Ab
   if (!tests.normalised.has("test.sh") && !tests.executable) await files.write("/tests/test.sh", tests.script, { mode: 0o755, owner: "0:0" });
   if (tests.normalised.size > 0) notes.push(`CRLF line ends were made LF in ${[...tests.normalised.keys()].map((path) => `tests/${path}`).join(", ")}`);
   return notes;
+}
+
+/** Of the directory: what is in it has modes of its own. */
+function access(reader: ImageUser | null): { readonly mode: number; readonly owner: string } {
+  const [, uid, gid] = /^(\d+):(\d+)$/.exec(reader?.exec ?? "") ?? [];
+  if (uid === undefined || gid === undefined) return { mode: 0o755, owner: "0:0" };
+  // Not by the group of root, which is that of users without an entry as well.
+  return uid === "0" || gid === "0" ? { mode: 0o700, owner: `${uid}:0` } : { mode: 0o750, owner: `0:${gid}` };
 }
 
 /** Regular files below a directory, small enough to be looked into. */
