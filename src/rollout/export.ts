@@ -23,7 +23,7 @@ export async function* exportLines(home: string, config: RunConfig, state: RunSt
     for (const rollout of group.rollouts) {
       if (rollout.phase !== "recorded" || (options.scoredOnly && rollout.outcome !== "scored")) continue;
       const records = await readRecords(rolloutDirectory(home, run, rollout.rollout));
-      yield JSON.stringify(options.format === "atif" ? atifDocument(run, config, rollout, records) : jsonDocument(run, rollout, records));
+      yield JSON.stringify(options.format === "atif" ? await atifDocument(run, config, rollout, records) : jsonDocument(run, rollout, records));
     }
   }
 }
@@ -55,7 +55,7 @@ function jsonDocument(run: RunId, rollout: RolloutState, records: Records): unkn
   return { run, ...rolloutDocument(rollout), ...records };
 }
 
-function atifDocument(run: RunId, config: RunConfig, rollout: RolloutState, { instruction, messages, calls, commands, verdict }: Records): unknown {
+async function atifDocument(run: RunId, config: RunConfig, rollout: RolloutState, { directory, instruction, messages, calls, commands, verdict }: Records): Promise<unknown> {
   const { name, version, settings } = config.harnesses.find((harness) => harness.name === rollout.harness) ?? { name: rollout.harness, version: "", settings: {} };
   const { outcome, reward, rewards, seconds, stopReason, error, tries, turns, phaseMs, ...facts } = rolloutDocument(rollout);
   return atifTrajectory({
@@ -66,10 +66,23 @@ function atifDocument(run: RunId, config: RunConfig, rollout: RolloutState, { in
     // Written by our own recorder, line by line, in these shapes.
     messages: messages as readonly MessageRecord[],
     calls: calls as readonly CallRecord[],
-    commands: commands as readonly AtifCommand[],
+    // A conversation holds the output already, as its model saw it.
+    commands: messages.length > 0 ? (commands as readonly AtifCommand[]) : await withOutput(directory, commands as readonly NumberedCommand[]),
     facts: { run, ...facts },
     end: { outcome, reward, rewards, seconds, stopReason, error, tries, turns, phaseMs, verdict },
   });
+}
+
+type NumberedCommand = AtifCommand & { readonly number: number };
+
+/** The outputs lie beside the list; a file that is not there stands for nothing written. */
+async function withOutput(directory: string, commands: readonly NumberedCommand[]): Promise<readonly AtifCommand[]> {
+  const loaded: AtifCommand[] = [];
+  for (const { number, ...command } of commands) {
+    const read = (stream: string): Promise<string> => readFile(join(directory, "commands", `${String(number).padStart(4, "0")}-${stream}`), "utf8").catch(() => "");
+    loaded.push({ ...command, stdout: await read("stdout"), stderr: await read("stderr") });
+  }
+  return loaded;
 }
 
 /** What a writer that died left half written is no record. */

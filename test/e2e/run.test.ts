@@ -80,6 +80,11 @@ describe("mw run", () => {
       const lines = exported.stdout.trim().split("\n").map((line) => JSON.parse(line) as Record<string, unknown>);
       expect(lines.length).toBe(1);
       expect(lines[0]).toMatchObject(format === "jsonl" ? { run: id, outcome: "scored", reward: 1 } : { schema_version: "ATIF-v1.7" });
+      // Without a model there is no conversation that would hold what the commands said.
+      if (format === "atif") {
+        const steps = lines[0]?.["steps"] as { observation?: { results: { content: string }[] } }[];
+        expect(steps.map((step) => step.observation?.results[0]?.content)).toEqual([undefined, "", "", "a\u001b[31mbproblem\n", ""]);
+      }
     }
   });
 
