@@ -78,6 +78,8 @@ export const LIMITS = {
   /** One session's call log, beyond which it takes no more calls. */
   callLogBytes: 4 * GiB,
   upstreamBodyBytes: 64 * MiB,
+  /** A streamed answer with all that comes with its tokens. */
+  upstreamStreamBytes: 512 * MiB,
   /** One server-sent event of an inference server. */
   sseEventBytes: 64 * MiB,
   /** One model call, from the request to the last byte of its answer. */

@@ -5,6 +5,8 @@ export type * from "./dialects/dialect.ts";
 export { GatewayFailure, type FailureDetails, type FailureKind } from "./failure.ts";
 export type * from "./session.ts";
 export { answerKey, chainKeys, conversationFacts, messageKey, toolsKey, type MessageKey } from "./trace/message-key.ts";
+export { openUpstream, type OpenUpstreamOptions } from "./upstreams/open.ts";
+export { parseUpstreamSpec, type UpstreamKind, type UpstreamSpec } from "./upstreams/spec.ts";
 export type * from "./upstreams/upstream.ts";
 export { buildTrace, CALL_KINDS, type CallKind, type Relation, type Trace, type TraceNode, type TraceOptions } from "./trace/trace.ts";
 export { buildSamples, TRAINED_KINDS, type SampleOptions } from "./samples/build-samples.ts";

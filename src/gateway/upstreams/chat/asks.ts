@@ -1,0 +1,57 @@
+/**
+ * What is asked of a server beyond what the harness asked, and what it turns out to refuse.
+ *
+ * No server says which fields it knows. All are asked for at first; a refusal that names some takes those away, any other refusal takes a whole step. What an accepted
+ * request went without is remembered for the model, and from then on a refusal is the request's own fault.
+ */
+import type { UpstreamKind } from "../spec.ts";
+
+/** Fields that can be given up without changing what the answer means: what is lost is capture, or a hint about thinking. */
+const OPTIONAL_FIELDS = [
+  "return_token_ids",
+  "return_prompt_token_ids",
+  "return_meta_info",
+  "request_id",
+  "rid",
+  "logprobs",
+  "stream_options",
+  "reasoning_effort",
+  "chat_template_kwargs",
+  "thinking_token_budget",
+] as const;
+type OptionalField = (typeof OPTIONAL_FIELDS)[number];
+
+export interface ChatAsks {
+  readonly fields: ReadonlySet<OptionalField>;
+  readonly maxTokensField: "max_tokens" | "max_completion_tokens";
+}
+
+/** vLLM and SGLang spell the same wishes differently; where nothing is known of a server, both are tried. */
+const FIELDS_OF_KIND: Readonly<Record<UpstreamKind, readonly OptionalField[]>> = {
+  vllm: OPTIONAL_FIELDS.filter((field) => field !== "return_prompt_token_ids" && field !== "return_meta_info" && field !== "rid"),
+  sglang: OPTIONAL_FIELDS.filter((field) => field !== "request_id"),
+  openai: OPTIONAL_FIELDS.filter((field) => field !== "request_id" && field !== "rid"),
+};
+
+/** Given up together when a refusal names nothing. */
+const STEPS: readonly (readonly OptionalField[])[] = [
+  ["return_token_ids", "return_prompt_token_ids", "return_meta_info", "request_id", "rid"],
+  ["reasoning_effort", "chat_template_kwargs", "thinking_token_budget"],
+  ["logprobs", "stream_options"],
+];
+
+export function firstAsks(kind: UpstreamKind): ChatAsks {
+  return { fields: new Set(FIELDS_OF_KIND[kind]), maxTokensField: "max_tokens" };
+}
+
+/** What to try after a refusal of `body`; null when nothing can be given up any more. `given` says what was, for the record. */
+export function fewerAsks(asks: ChatAsks, body: Readonly<Record<string, unknown>>, refusal: string): { readonly asks: ChatAsks; readonly given: string } | null {
+  if (asks.maxTokensField === "max_tokens" && "max_tokens" in body && refusal.includes("max_completion_tokens")) {
+    return { asks: { ...asks, maxTokensField: "max_completion_tokens" }, given: "max_tokens, for max_completion_tokens" };
+  }
+  const sent = OPTIONAL_FIELDS.filter((field) => asks.fields.has(field) && field in body);
+  const named = sent.filter((field) => new RegExp(`\\b${field}\\b`).test(refusal));
+  const dropped = named.length > 0 ? named : (STEPS.map((step) => step.filter((field) => sent.includes(field))).find((step) => step.length > 0) ?? []);
+  if (dropped.length === 0) return null;
+  return { asks: { ...asks, fields: new Set([...asks.fields].filter((field) => !dropped.includes(field))) }, given: dropped.join(", ") };
+}
