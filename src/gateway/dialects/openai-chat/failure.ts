@@ -1,9 +1,10 @@
 /**
- * Failures in OpenAI's words. The official clients try again on 408, 409, 429 and everything from 500, unless `x-should-retry` says otherwise; agent CLIs stop at once on
- * 400 and 401.
+ * Failures in OpenAI's words. The official clients try again on 408, 409, 429 and everything from 500; agents on LiteLLM (mini-swe-agent, retry.py) also on 400, ten
+ * times, but never on 401: hence the status of a used-up budget.
  */
 import type { FailureKind, GatewayFailure } from "../../failure.ts";
 import type { ErrorResponse } from "../dialect.ts";
+import { failureMessage } from "../failure-words.ts";
 import { retryHeaders } from "../retry-headers.ts";
 
 const FORMS: Readonly<Record<FailureKind, { readonly status: number; readonly type: string; readonly code: string | null }>> = {
@@ -12,7 +13,7 @@ const FORMS: Readonly<Record<FailureKind, { readonly status: number; readonly ty
   not_found: { status: 404, type: "invalid_request_error", code: "model_not_found" },
   too_large: { status: 413, type: "invalid_request_error", code: "request_too_large" },
   closed: { status: 410, type: "invalid_request_error", code: "session_closed" },
-  budget: { status: 400, type: "invalid_request_error", code: "session_budget_exhausted" },
+  budget: { status: 401, type: "invalid_request_error", code: "session_budget_used_up" },
   context_overflow: { status: 400, type: "invalid_request_error", code: "context_length_exceeded" },
   rate_limited: { status: 429, type: "requests", code: "rate_limit_exceeded" },
   overloaded: { status: 503, type: "server_error", code: "overloaded" },
@@ -34,10 +35,10 @@ function paramOf(failure: GatewayFailure): string | null {
   return failure.kind === "context_overflow" ? "messages" : (failure.details.field ?? null);
 }
 
-/** A context overflow is told in the API's own sentence, by which CLIs without the code know it. */
+/** A context overflow is told in the API's own sentence, by which agents that do not see the code know it. */
 function messageOf(failure: GatewayFailure): string {
   const { promptTokens, contextTokens } = failure.details;
-  if (failure.kind !== "context_overflow") return failure.message;
-  if (promptTokens === undefined || contextTokens === undefined) return `This model's maximum context length was exceeded. ${failure.message}`;
+  if (failure.kind !== "context_overflow") return failureMessage(failure);
+  if (promptTokens === undefined || contextTokens === undefined) return `This model's maximum context length is exceeded (context_length_exceeded). ${failure.message}`;
   return `This model's maximum context length is ${contextTokens} tokens. However, your messages resulted in ${promptTokens} tokens. Please reduce the length of the messages.`;
 }
