@@ -129,3 +129,53 @@ interface Choice {
 interface Chunk {
   readonly choices: readonly Choice[];
 }
+
+describe("the engine's token endpoints", () => {
+  const promptIds = encode("<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n");
+
+  async function post(engine: Engine, path: string, body: unknown): Promise<{ readonly json: () => Record<string, unknown>; readonly events: () => readonly unknown[] }> {
+    const response = await fetch(engine.root + path, { method: "POST", body: JSON.stringify(body) });
+    const bytes = new Uint8Array(await response.arrayBuffer());
+    return { json: () => JSON.parse(Buffer.from(bytes).toString("utf8")) as Record<string, unknown>, events: () => new SseParser().push(bytes).map(({ data }) => (data === "[DONE]" ? data : (JSON.parse(data) as unknown))) };
+  }
+
+  it("take ids and give back what was sampled, as vLLM does", async () => {
+    const engine = await start([{ content: "good 北京 day" }], { drift: 0.5 });
+    const body = { token_ids: promptIds, sampling_params: { max_tokens: 100, logprobs: 1 } };
+    const whole = (await post(engine, "/inference/v1/generate", body)).json()["choices"] as readonly Choice[];
+    const events = (await post(engine, "/inference/v1/generate", { ...body, stream: true })).events();
+    expect(events.at(-1)).toBe("[DONE]");
+    const chunks = (events.slice(0, -1) as readonly Chunk[]).flatMap(({ choices }) => choices);
+    for (const [choices, sample] of [[whole, engine.samples[0]] as const, [chunks, engine.samples[1]] as const]) {
+      expect(sample?.promptIds).toEqual(promptIds);
+      expect(choices.flatMap(({ token_ids }) => token_ids)).toEqual(sample?.completionIds);
+      expect(choices.flatMap(({ logprobs }) => logprobs?.content ?? []).map(({ logprob }) => logprob)).toEqual(sample?.logprobs);
+      expect(decode(sample?.completionIds ?? [], { skipSpecial: true })).toBe("good 北京 day");
+      expect(choices.at(-1)?.finish_reason).toBe("stop");
+    }
+  });
+
+  it("take ids and give back what was sampled, as SGLang does, with the version", async () => {
+    const engine = await start([{ content: "good day" }], { flavour: "sglang", drift: 0.5 });
+    engine.version = "v7";
+    const body = { input_ids: promptIds, sampling_params: { max_new_tokens: 100 }, return_logprob: true, rid: "r1" };
+    const whole = (await post(engine, "/generate", body)).json();
+    const events = (await post(engine, "/generate", { ...body, stream: true })).events();
+    const last = events.at(-2) as Record<string, unknown>;
+    for (const [answer, sample] of [[whole, engine.samples[0]] as const, [last, engine.samples[1]] as const]) {
+      expect(answer).toMatchObject({ text: "good day", output_ids: sample?.completionIds, meta_info: { id: "r1", weight_version: "v7", finish_reason: { type: "stop" } } });
+      expect((answer["meta_info"] as Record<string, unknown>)["output_token_logprobs"]).toEqual(sample?.completionIds.map((id, at) => [sample.logprobs[at], id, null]));
+    }
+    await post(engine, "/abort_request", { rid: "r1" });
+    expect(engine.aborted).toEqual(["r1"]);
+    expect((await post(engine, "/generate", body)).json()).toMatchObject({ meta_info: { finish_reason: { type: "abort" } } });
+  });
+
+  it("know the turn of a prompt", async () => {
+    const engine = await start([{ content: "first" }, { content: "second" }], { turnsBy: "tools" });
+    const text = [...renderChat([{ role: "user", content: "hi" }, { role: "assistant", content: "first", tool_calls: [{ function: { name: "bash", arguments: "{}" } }] }, { role: "tool", content: "a" }, { role: "tool", content: "b" }], [])];
+    const choices = (await post(engine, "/v1/completions", { prompt: encode(text.join("")), return_token_ids: true })).json()["choices"] as readonly (Choice & { readonly text: string })[];
+    expect(choices[0]).toMatchObject({ text: "second", token_ids: engine.samples[0]?.completionIds });
+    expect(engine.requests[0]).toMatchObject({ turn: 1, toolTurns: 1 });
+  });
+});

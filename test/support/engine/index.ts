@@ -1,16 +1,17 @@
 /**
  * An inference server for tests and benches: real HTTP, a real tokenizer, answers from a script, exact records of what it sampled, and faults on demand.
  *
- * It speaks chat completions as vLLM, SGLang or a plain server do. Alone: `node --import tsx test/support/engine/main.ts --port 8000`.
+ * It speaks chat completions as vLLM, SGLang or a plain server do, and takes token ids as vLLM and SGLang do. Alone: `node --import tsx test/support/engine/main.ts --port 8000`.
  */
 import { createServer, type IncomingMessage, type ServerResponse } from "node:http";
 import type { AddressInfo } from "node:net";
 import { chatCompletion, chatEvents, type ChatFlavour } from "./chat.ts";
+import { sglangAborted, tokenEndpoint, type TokenContext, type TokenEndpoint } from "./generate.ts";
 import { sendEvents, sendJson, sendWhole } from "./respond.ts";
 import { sample, type Sampled, type SampleLimits } from "./sample.ts";
 import { replyTo, type EngineRequest, type EngineScript, type Reply } from "./script.ts";
 import { renderChat, type ChatMessage } from "./template.ts";
-import { encode } from "./tokenizer.ts";
+import { decode, encode } from "./tokenizer.ts";
 
 export type { EngineRequest, EngineScript, Reply } from "./script.ts";
 
@@ -54,6 +55,8 @@ export interface Engine {
   readonly samples: readonly EngineSample[];
   /** Streams whose client went away before their end. */
   readonly hungUp: number;
+  /** Ids that `/abort_request` named, in order. */
+  readonly aborted: readonly string[];
   /** Policy version of what is sampled from now on. */
   version: string;
   close(): Promise<void>;
@@ -70,6 +73,7 @@ export async function startEngine(script: EngineScript, options: EngineOptions =
 class EngineServer implements Engine {
   readonly requests: EngineRequest[] = [];
   readonly samples: EngineSample[] = [];
+  readonly aborted: string[] = [];
   hungUp = 0;
   version = "0";
   url = "";
@@ -115,8 +119,14 @@ class EngineServer implements Engine {
     const body = parse(Buffer.concat(parts).toString("utf8"));
     if (body === null) return sendJson(response, 400, JSON.stringify({ error: { message: "The body is no JSON object.", type: "invalid_request_error" } }));
     if (path === "/v1/chat/completions") return this.#chat(path, incoming, body, response);
+    const endpoint = tokenEndpoint(path, flavour);
+    if (endpoint !== null) return this.#tokensIn(endpoint, path, incoming, body, response);
+    if (path === "/abort_request" && flavour === "sglang") {
+      this.aborted.push(String(body["rid"]));
+      return sendJson(response, 200, "");
+    }
     if (path === "/tokenize" && flavour === "vllm") {
-      const ids = promptOf(body);
+      const ids = typeof body["prompt"] === "string" ? encode(body["prompt"]) : promptOf(body);
       return sendJson(response, 200, JSON.stringify({ count: ids.length, max_model_len: contextTokens, tokens: ids }));
     }
     return sendJson(response, 404, JSON.stringify({ detail: "Not Found" }));
@@ -139,12 +149,38 @@ class EngineServer implements Engine {
     const reply = await this.#begin(request, response);
     if (reply === null) return;
     const maxTokens = numberOf(body["max_completion_tokens"]) ?? numberOf(body["max_tokens"]);
-    const stop = typeof body["stop"] === "string" ? [body["stop"]] : Array.isArray(body["stop"]) ? (body["stop"] as readonly string[]) : [];
-    const sampled = this.#sample(request, reply, { maxTokens, stop }, response);
+    const sampled = this.#sample(request, reply, { maxTokens, stop: stopsOf(body["stop"]) }, response);
     if (sampled === null) return;
     const context = { id: `chatcmpl-${this.#answered}`, model: body["model"], body, promptIds: request.promptIds, sampled, reply, flavour: this.#chatFlavour(), version: this.version };
     if ((body["stream"] === true) === (reply.ignoreStream === true)) return sendWhole(reply, response, () => chatCompletion(context));
-    if (!(await sendEvents(reply, response, chatEvents(context)))) this.hungUp++;
+    if (!(await sendEvents(reply, response, chatEvents(context), () => false))) this.hungUp++;
+  }
+
+  async #tokensIn(endpoint: TokenEndpoint, path: string, incoming: IncomingMessage, body: Readonly<Record<string, unknown>>, response: ServerResponse): Promise<void> {
+    const given = body["token_ids"] ?? body["input_ids"] ?? body["prompt"] ?? body["text"];
+    const promptIds = typeof given === "string" ? encode(given) : isIds(given) ? given : null;
+    if (promptIds === null) return sendJson(response, 400, JSON.stringify({ error: { message: "the prompt is neither text nor token ids", type: "invalid_request_error" } }));
+    const text = decode(promptIds);
+    const request: EngineRequest = {
+      path,
+      headers: incoming.headers,
+      body,
+      // The last one is the answer that is asked for.
+      turn: Math.max(0, text.split("<|im_start|>assistant").length - 2),
+      toolTurns: text.split("<|im_start|>user\n<tool_response>").length - 1,
+      attempt: this.#attempt(text),
+      promptIds,
+    };
+    const reply = await this.#begin(request, response);
+    if (reply === null) return;
+    const params = { ...body, ...(body["sampling_params"] as Record<string, unknown> | undefined) };
+    const sampled = this.#sample(request, reply, { maxTokens: numberOf(params["max_tokens"]) ?? numberOf(params["max_new_tokens"]), stop: stopsOf(params["stop"]) }, response);
+    if (sampled === null) return;
+    const id = typeof body["rid"] === "string" ? body["rid"] : typeof body["request_id"] === "string" ? body["request_id"] : `gen-${this.#answered}`;
+    const context: TokenContext = { id, request, sampled, version: this.version, logprobs: (this.#options.level ?? "tokens") !== "text" };
+    const isAborted = (): boolean => this.aborted.some((rid) => id.startsWith(rid));
+    if ((body["stream"] === true) === (reply.ignoreStream === true)) return sendWhole(reply, response, () => (isAborted() ? sglangAborted(context) : endpoint.whole(context)));
+    if (!(await sendEvents(reply, response, endpoint.events(context), isAborted))) this.hungUp++;
   }
 
   /** Null: the reply was a failure, and has been sent. */
@@ -208,6 +244,14 @@ function promptOf(body: Readonly<Record<string, unknown>>): readonly number[] {
   const messages = Array.isArray(body["messages"]) ? (body["messages"] as readonly ChatMessage[]) : [];
   const tools = Array.isArray(body["tools"]) ? (body["tools"] as readonly unknown[]) : [];
   return renderChat(messages, tools).flatMap((part) => encode(part) as number[]);
+}
+
+function stopsOf(stop: unknown): readonly string[] {
+  return typeof stop === "string" ? [stop] : Array.isArray(stop) ? (stop as readonly string[]) : [];
+}
+
+function isIds(value: unknown): value is readonly number[] {
+  return Array.isArray(value) && value.every((id) => Number.isInteger(id));
 }
 
 function numberOf(value: unknown): number | null {

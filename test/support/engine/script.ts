@@ -21,8 +21,6 @@ export interface Reply {
   readonly finishReason?: string;
   /** Leave `usage` out. */
   readonly noUsage?: boolean;
-  /** Policy versions of the answer: changes to the second after so many tokens. */
-  readonly versions?: readonly [first: string, second: string, after: number];
   /** An error response, or any raw body. */
   readonly status?: number;
   readonly headers?: Readonly<Record<string, string>>;
