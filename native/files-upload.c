@@ -185,6 +185,10 @@ static void entry(upload *u, const message *m) {
         refuse(m->path, "not a path below the target");
         return;
     }
+    if (has(m, F_UID) && has(m, F_GID)) {
+        u->uid = (uint32_t)m->uid;
+        u->gid = (uint32_t)m->gid;
+    }
     int dir = parent_of(u, m->path, &name), error = 0;
     if (dir < 0) {
         entry_failed(m->path, -dir);

@@ -15,6 +15,8 @@ const missing = ensurePrograms({
   skopeo: "skopeo",
   "docker-registry": "docker-registry",
   zstd: "zstd",
+  xz: "xz-utils",
+  bzip2: "bzip2",
   umoci: "umoci",
   git: "git",
   python3: "python3",

@@ -1,8 +1,10 @@
 /** Dockerfiles are built in real machines and looked at in real machines. */
+import { execFileSync } from "node:child_process";
 import { mkdirSync, mkdtempSync, rmSync, symlinkSync, writeFileSync, chmodSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { dirname, join } from "node:path";
 import { afterAll, beforeAll, describe, expect, it } from "vitest";
+import { python } from "../../test/support/image-tools.ts";
 import { makeTestRoot, type TestRoot } from "../../test/support/rootfs.ts";
 import { openImageStore, type Image, type LocalImageStore } from "../image/index.ts";
 import { openNativeBackend, type NativeBackend } from "../sandbox/index.ts";
@@ -106,6 +108,55 @@ describe("building", () => {
     );
     expect(await look(image, "cat /out/bin/t /flat/t; readlink /out/link; ls /")).toContain("tool\ntool\n/absolute/elsewhere\n");
     expect(progress.join("\n")).not.toContain("exit 1");
+  });
+
+  it("gives what comes from another stage the owner and the mode that COPY names", async () => {
+    const { image } = await build("FROM base AS tools\nRUN mkdir -p /out/sub && echo x > /out/sub/f && ln -s f /out/sub/l && chown -R 5:5 /out\nFROM base\nCOPY --from=tools --chown=agent:shared --chmod=750 /out /made\nCOPY --from=tools --chmod=0604 /out/sub/f /one\n");
+    expect(await look(image, "stat -c '%n %a %U:%G' /made/sub /made/sub/f /one; readlink /made/sub/l")).toBe("/made/sub 750 agent:shared\n/made/sub/f 750 agent:shared\n/one 604 root:root\nf\n");
+  });
+
+  it("refuses what has no place in the image instead of leaving it out", async () => {
+    await expect(build("FROM base\nCOPY tree /etc\n", { "tree/dir": "a file" })).rejects.toMatchObject({ code: "invalid_image", message: expect.stringMatching(/:2: dir cannot be copied: a directory is in the way/) });
+  });
+
+  it.each([
+    ["plain.tar", "cat"],
+    ["a.tar.gz", "gzip -c"],
+    ["b.txz", "xz -c"],
+    ["c.tar.bz2", "bzip2 -c"],
+    ["named-otherwise", "zstd -c"],
+  ])("ADD unpacks %s with owners, modes and links, where the destination leads", async (name, compress) => {
+    const context = join(home, `context${count++}`);
+    mkdirSync(context, { recursive: true });
+    python(
+      `
+import io, sys, tarfile
+with tarfile.open(sys.argv[1], 'w') as tar:
+    def put(name, mode, uid, gid, kind=tarfile.REGTYPE, content=b'', target=''):
+        info = tarfile.TarInfo(name)
+        info.mode, info.uid, info.gid, info.type, info.linkname, info.size, info.mtime = mode, uid, gid, kind, target, len(content), 1000000000
+        tar.addfile(info, io.BytesIO(content))
+    put('bin/', 0o700, 3, 3, tarfile.DIRTYPE)
+    put('bin/tool', 0o4755, 7, 8, content=b'tool')
+    put('bin/again', 0, 0, 0, tarfile.LNKTYPE, target='bin/tool')
+    put('new/', 0o751, 1000, 2000, tarfile.DIRTYPE)
+    put('new/link', 0o777, 5, 6, tarfile.SYMTYPE, target='/nowhere')
+    put('implied/.wh.deep', 0o640, 1, 2, content=b'deep')
+    put('../escape', 0o644, 0, 0, content=b'no')
+`,
+      join(context, "raw"),
+    );
+    execFileSync("sh", ["-c", `${compress} < raw > ${name}`], { cwd: context });
+    const { image, progress } = await build(`FROM base\nRUN mkdir -p /real/bin && chmod 711 /real/bin && ln -s /real /way\nADD ${name} notes /way/\nADD --chown=agent:shared ${name} /owned\nCOPY ${name} /copied\n`, { notes: "just a file" }, {}, context);
+    expect(await look(image, "cd /real; stat -c '%n %a %u:%g %Y' bin bin/tool new implied/.wh.deep; stat -c '%u:%g' new/link; readlink new/link; [ bin/tool -ef bin/again ] && cat bin/again; ls -d /real/implied /escape 2>/dev/null; cat notes; stat -c '%U:%G %a' /owned/bin/tool; [ -f /copied ] && echo; readlink /way")).toBe(
+      "bin 711 0:0 1000000000\nbin/tool 4755 7:8 1000000000\nnew 751 1000:2000 1000000000\nimplied/.wh.deep 640 1:2 1000000000\n5:6\n/nowhere\ntool/real/implied\njust a fileagent:shared 4755\n\n/real\n",
+    );
+    expect(progress.join("\n")).toMatch(/escape was left out/);
+  });
+
+  it("ADD of what only looks like an archive copies it", async () => {
+    const { image } = await build("FROM base\nADD not.tar.gz empty.tar /x/\n", { "not.tar.gz": "text", "empty.tar": "" });
+    expect(await look(image, "cat /x/not.tar.gz; wc -c < /x/empty.tar")).toBe("text0\n");
   });
 
   it("does equal steps once, and again from the first one that differs", async () => {

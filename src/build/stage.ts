@@ -3,11 +3,12 @@
  * the next layer. Steps that only describe the image change its configuration. A chain of keys (parent, instruction, what it copies) finds finished steps again.
  */
 import { createHash } from "node:crypto";
-import { mkdtemp } from "node:fs/promises";
-import { basename, join, posix } from "node:path";
+import { mkdir, mkdtemp } from "node:fs/promises";
+import { join, posix } from "node:path";
 import { MwError } from "../core/errors.ts";
+import { isArchive, unpackArchive } from "../image/archive.ts";
 import type { Image, ImageConfig, ImageProgress, ImageStore } from "../image/image.ts";
-import type { NetworkMode, Sandbox, SandboxBackend } from "../sandbox/sandbox.ts";
+import type { NetworkMode, Sandbox, SandboxBackend, TreeReport } from "../sandbox/sandbox.ts";
 import type { StepCache } from "./builder.ts";
 import { hashTree, stageHeredoc, stageSources, type BuildContext, type StagedSource } from "./context.ts";
 import type { CommandLine, CopyInstruction, Instruction, Stage } from "./dockerfile.ts";
@@ -198,31 +199,53 @@ export class StageExecutor {
       ...(await stageSources(this.#build.context, sources, { target, exclude: step.exclude, mode, where: this.#where(step.line) })),
       ...(await Promise.all(step.heredocs.map(({ name, content, expand: variables }) => stageHeredoc(target, name, variables ? this.#expandBody(content, step.line) : content, mode)))),
     ];
-    if (step.add) await this.#unpackArchives(staged);
     const key = ["copy", step.add, destination, owner, await Promise.all(staged.map(async ({ path, name }) => [name, await hashTree(path)]))];
     await this.#layer(key, "none", async (sandbox) => {
       const intoDirectory = await this.#isDirectory(sandbox, destination, step, staged.length);
       for (const { path, name, isDirectory } of staged) {
-        await sandbox.files.upload(path, isDirectory || !intoDirectory ? destination : posix.join(destination, name), { owner, signal: this.#build.signal });
+        if (step.add && !isDirectory && (await isArchive(path))) await this.#addArchive(sandbox, step, path, name, destination);
+        else this.#complete(step, await sandbox.files.upload(path, isDirectory || !intoDirectory ? destination : posix.join(destination, name), { owner, signal: this.#build.signal }));
       }
     });
   }
 
-  /** ADD unpacks local archives; until owners inside them can be kept, that is refused rather than done differently. */
-  async #unpackArchives(staged: readonly StagedSource[]): Promise<void> {
-    const archive = staged.find(({ name }) => /\.(tar|tgz|tar\.(gz|bz2|xz|zst))$/.test(name));
-    if (archive === undefined) return;
-    throw new MwError("invalid_image", `${this.#build.dockerfileName}: ADD ${basename(archive.name)} would unpack an archive, which this builder does not do`, {
-      fix: "COPY the archive and unpack it in a RUN step, or install buildah, which is used for what this builder cannot do.",
+  /** As Docker does: unpacked into the destination, owners and modes as in the archive, `--chown` for all where it is given. Directories that are there stay as they are. */
+  async #addArchive(sandbox: Sandbox, step: CopyInstruction, path: string, name: string, destination: string): Promise<void> {
+    const parent = await mkdtemp(join(this.#build.temporary, "archive-"));
+    await mkdir(join(parent, "content"));
+    const where = this.#where(step.line);
+    for (const { path: entry, reason } of await unpackArchive(path, join(parent, "content"), `${where}: ${name}`)) this.#build.progress(`${where}: ${name}: ${entry} was left out: ${reason}`);
+    const origin = await this.#build.images.commit(null, parent, { env: {}, workdir: "/", user: "", entrypoint: [], cmd: [], labels: {} }, `${where}: ${name}`);
+    // From machine to machine: the destination may lead through the image's links.
+    await this.#inMachine(origin, async ({ files }) => {
+      const owners = step.chown === null ? { keepOwners: true } : { owner: this.#expand(step.chown, step.line) };
+      this.#complete(step, await files.copyTo(sandbox.files, "/content", destination, { ...owners, signal: this.#build.signal }));
     });
+  }
+
+  /** Devices and pipes are left out and said; what the image has no place for fails the build. */
+  #complete(step: CopyInstruction, { refused }: TreeReport): void {
+    const where = this.#where(step.line);
+    const blocked = refused.find(({ reason }) => reason.endsWith("in the way"));
+    if (blocked !== undefined) throw new MwError("invalid_image", `${where}: ${blocked.path} cannot be copied: ${blocked.reason}`, { fix: "Take it out of the sources, or change what the image has there in an earlier step." });
+    for (const { path, reason } of refused) this.#build.progress(`${where}: ${path} was left out: ${reason}`);
+  }
+
+  /** A machine of another image, to copy from. */
+  async #inMachine(image: Image, work: (origin: Sandbox) => Promise<void>): Promise<void> {
+    const origin = await this.#build.backend.create({ root: await this.#build.images.rootFilesystem(image), network: "none", labels: { purpose: "build" } });
+    try {
+      await work(origin);
+    } finally {
+      await origin.kill();
+    }
   }
 
   async #copyFrom(step: CopyInstruction, from: string, sources: readonly string[], destination: string, owner: string): Promise<void> {
     const image = this.#finished.get(from.toLowerCase()) ?? (await this.#build.images.resolve(from, { progress: this.#build.progress, signal: this.#build.signal }));
-    if (step.chmod !== null) throw new MwError("invalid_image", `${this.#where(step.line)}: COPY --from with --chmod cannot be built here`, { fix: "Use RUN chmod after it." });
-    await this.#layer(["copy-from", image.digest, sources, destination, owner, step.exclude], "none", async (sandbox) => {
-      const origin = await this.#build.backend.create({ root: await this.#build.images.rootFilesystem(image), network: "none", labels: { purpose: "build" } });
-      try {
+    const mode = this.#mode(step);
+    await this.#layer(["copy-from", image.digest, sources, destination, owner, mode, step.exclude], "none", (sandbox) =>
+      this.#inMachine(image, async (origin) => {
         const found = (await Promise.all(sources.map((source) => expandInside(origin, source)))).flat();
         const missing = sources.find((source) => !/[*?[]/.test(source) && !found.includes(posix.join("/", source)));
         if (missing !== undefined || found.length === 0) {
@@ -232,12 +255,10 @@ export class StageExecutor {
         for (const source of found) {
           const isDirectory = (await origin.files.stat(source))?.type === "directory";
           const to = isDirectory || !intoDirectory ? destination : posix.join(destination, posix.basename(source));
-          await origin.files.copyTo(sandbox.files, source, to, { owner, exclude: step.exclude, signal: this.#build.signal });
+          this.#complete(step, await origin.files.copyTo(sandbox.files, source, to, { owner, exclude: step.exclude, signal: this.#build.signal, ...(mode === null ? {} : { mode }) }));
         }
-      } finally {
-        await origin.kill();
-      }
-    });
+      }),
+    );
   }
 
   async #isDirectory(sandbox: Sandbox, destination: string, step: CopyInstruction, count: number): Promise<boolean> {

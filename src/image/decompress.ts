@@ -1,4 +1,5 @@
-/** Compressed streams by their magic bytes: gzip and zstd; anything else passes as it is. */
+/** Compressed streams by their magic bytes: gzip, zstd, and through the programs of the host xz and bzip2; anything else passes as it is. */
+import { spawn, type ChildProcess } from "node:child_process";
 import { Transform, type Readable, type TransformCallback } from "node:stream";
 import * as zlib from "node:zlib";
 import { Decompress } from "fzstd";
@@ -9,13 +10,9 @@ export async function decompressed(source: Readable, name: string): Promise<Read
   const head = await peek(source, 6);
   if (head[0] === 0x1f && head[1] === 0x8b) return joined(source, zlib.createGunzip(), name);
   if (head.readUInt32LE(0) === 0xfd2fb528) return joined(source, zstd(), name);
-  if (head.subarray(0, 6).equals(Buffer.from("\xfd7zXZ\0", "latin1"))) throw unsupported(name, "xz");
-  if (head.toString("latin1", 0, 3) === "BZh") throw unsupported(name, "bzip2");
+  if (head.subarray(0, 6).equals(Buffer.from("\xfd7zXZ\0", "latin1"))) return joined(source, new ProgramDecoder("xz", "xz-utils"), name);
+  if (head.toString("latin1", 0, 3) === "BZh") return joined(source, new ProgramDecoder("bzip2", "bzip2"), name);
   return source;
-}
-
-function unsupported(name: string, format: string): MwError {
-  return new MwError("invalid_image", `${name} is compressed with ${format}`, { fix: "compress it with gzip or zstd, or leave it uncompressed" });
 }
 
 /** The first bytes (zeros where the stream is shorter), put back for the next reader. */
@@ -91,5 +88,50 @@ class ZstdFallback extends Transform {
     } catch (error) {
       done(error instanceof Error ? error : new Error(String(error)));
     }
+  }
+}
+
+/** Node has no decoder for these formats: the host's own program, in a process that sees nothing but the stream. */
+class ProgramDecoder extends Transform {
+  readonly #child: ChildProcess;
+  readonly #ended: Promise<Error | null>;
+
+  constructor(program: "xz" | "bzip2", debianPackage: string) {
+    super();
+    this.#child = spawn(program, ["--decompress", "--stdout"], { stdio: ["pipe", "pipe", "pipe"], env: { PATH: process.env["PATH"] ?? "/usr/bin:/bin" } });
+    let said = "";
+    this.#child.stderr?.on("data", (chunk: Buffer) => (said = `${said}${chunk.toString()}`.slice(0, 500)));
+    this.#child.stdout?.on("data", (chunk: Buffer) => {
+      if (!this.push(chunk)) this.#child.stdout?.pause();
+    });
+    // It may end before it has read everything; what it says then counts.
+    this.#child.stdin?.on("error", () => undefined);
+    this.#ended = new Promise((resolve) => {
+      this.#child.on("error", (cause) => {
+        resolve(new MwError("environment", `${program} is needed to read this archive and cannot be run`, { fix: `apt-get install ${debianPackage}, or compress it with gzip or zstd`, cause }));
+      });
+      this.#child.on("close", (code) => resolve(code === 0 ? null : new Error(said.trim().replace(/^\w+: /, "") || `${program} ended with ${code}`)));
+    });
+    void this.#ended.then((error) => error !== null && this.destroy(error));
+  }
+
+  override _read(size: number): void {
+    this.#child.stdout?.resume();
+    super._read(size);
+  }
+
+  override _transform(chunk: Buffer, _encoding: BufferEncoding, done: TransformCallback): void {
+    if (this.#child.stdin?.write(chunk) !== false) done();
+    else void Promise.race([new Promise((resolve) => this.#child.stdin?.once("drain", resolve)), this.#ended]).then(() => done());
+  }
+
+  override _flush(done: TransformCallback): void {
+    this.#child.stdin?.end();
+    void this.#ended.then(done);
+  }
+
+  override _destroy(error: Error | null, done: (error?: Error | null) => void): void {
+    this.#child.kill("SIGKILL");
+    done(error);
   }
 }

@@ -1,4 +1,6 @@
 /** Archives that try to write outside their root, or to make something else than what they say. Nothing outside may change, whatever they hold. */
+import { execFileSync } from "node:child_process";
+import { randomBytes } from "node:crypto";
 import { existsSync, mkdirSync, readdirSync, readFileSync, statSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { describe, expect, it } from "vitest";
@@ -34,7 +36,7 @@ async function attempt(entries: (outside: string) => readonly RawEntry[] | Buffe
   }
   const kept = { images: (await store.list()).length, layers: readdirSync(join(home, "images/layers")).length, halfMade: readdirSync(join(home, "images/tmp")).length };
   expect(kept).toEqual(error === null ? { images: 1, layers: 1, halfMade: 0 } : { images: 0, layers: 0, halfMade: 0 });
-  expect(error?.code ?? "invalid_image").toMatch(/^(invalid_image|limit_exceeded)$/);
+  expect(error?.code ?? "invalid_image").toMatch(/^(invalid_image|limit_exceeded|environment)$/);
   expect(readdirSync(outside)).toEqual(["victim"]);
   expect(readFileSync(join(outside, "victim"), "utf8")).toBe("untouched");
   expect(statSync(join(outside, "victim")).nlink).toBe(1);
@@ -147,8 +149,20 @@ describe("archives that are broken", () => {
     expect((await attempt(() => damaged)).error).not.toBeNull();
   });
 
-  it("names compressions that it does not read", async () => {
-    expect((await attempt(() => Buffer.from("\xfd7zXZ\0abcdefgh", "latin1"))).error?.message).toContain("xz");
+  it.each(["xz", "bzip2"])("reads %s through the host's program, refuses a stream that is cut or damaged, and says what is missing where there is no program", async (program) => {
+    const packed = execFileSync(program, ["-c"], { input: Buffer.concat([whole, randomBytes(100_000)]) });
+    expect((await attempt(() => packed)).error).toBeNull();
+    expect((await attempt(() => packed.subarray(0, packed.length - 1000))).error).toMatchObject({ code: "invalid_image", message: expect.stringContaining("damaged") });
+    const damaged = Buffer.from(packed);
+    damaged.fill(0x55, 1000, 50_000);
+    expect((await attempt(() => damaged)).error).toMatchObject({ code: "invalid_image", message: expect.stringContaining("damaged") });
+    const path = process.env["PATH"];
+    process.env["PATH"] = "/nowhere";
+    try {
+      expect((await attempt(() => packed)).error).toMatchObject({ code: "environment", message: expect.stringContaining(program), fix: expect.stringContaining("apt-get install") });
+    } finally {
+      process.env["PATH"] = path;
+    }
   });
 });
 

@@ -7,7 +7,7 @@ import type { RootFilesystem } from "../sandbox/sandbox.ts";
 /**
  * How a user names an image; parsed by `parseImageReference`:
  * - `host`: the host's own root, read-only, secrets and home directories masked
- * - `dir:PATH`, `tar:PATH`: a root directory, a root tar archive (gzip and zstd by their magic bytes)
+ * - `dir:PATH`, `tar:PATH`: a root directory, a root tar archive (gzip, zstd, xz and bzip2 by their magic bytes)
  * - `oci:PATH[:TAG]`, `docker-archive:PATH[:TAG]`: an OCI layout directory or archive, a docker-save archive
  * - `debian:SUITE[+pkg,pkg...]` through mmdebstrap when the alias table maps it so: `mmdebstrap:SUITE[+pkg,pkg...]`
  * - anything else: a local name, then an alias, then a registry reference (`python:3.12-slim`, `ghcr.io/a/b@sha256:...`)

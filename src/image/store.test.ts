@@ -54,7 +54,7 @@ describe("roots", () => {
     expect(await store.resolve(`dir:${root}`)).toEqual(image);
   });
 
-  it.each([["uncompressed", []], ["gzip", ["gzip"]], ["zstd", ["zstd"]]])("keeps everything of an archive (%s) that GNU tar wrote", async (_name, compressor) => {
+  it.each([["uncompressed", []], ["gzip", ["gzip"]], ["zstd", ["zstd"]], ["xz", ["xz"]], ["bzip2", ["bzip2"]]])("keeps everything of an archive (%s) that GNU tar wrote", async (_name, compressor) => {
     const root = difficultRoot();
     const file = join(temporaryDirectory(), "root.tar");
     run("tar", "--xattrs", "--xattrs-include=*", "--format=posix", "--sparse", "-C", root, "-cf", file, ".");

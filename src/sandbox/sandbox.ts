@@ -181,6 +181,10 @@ export interface TreeReport {
 export interface TreeOptions {
   /** Owner given to everything uploaded, `name` or `uid:gid`; default root. */
   readonly owner?: string;
+  /** Of `copyTo`: everything keeps the owner that it has, as numbers, and `owner` is for nothing but a missing target directory. */
+  readonly keepOwners?: boolean;
+  /** Mode given to every file and every new directory that goes into a sandbox. */
+  readonly mode?: number;
   /** Names or paths (glob with `*` within one segment, `**` across) left out. */
   readonly exclude?: readonly string[];
   readonly maxBytes?: number;

@@ -10,7 +10,7 @@ import type { NativeExec } from "./exec.ts";
 import { EVENTS, FILE_TAG, FILES, KINDS } from "./files-protocol.ts";
 import { FilesSession } from "./files-session.ts";
 import { HostTreeWriter, readHostTree } from "./host-tree.ts";
-import { decodeItem, encodeItem, Refusals, type TreeItem } from "./tree-items.ts";
+import { decodeItem, encodeItem, Refusals, type TreeEntry, type TreeItem } from "./tree-items.ts";
 import type { FieldList, Frame } from "./wire.ts";
 
 /** Starts the helper in the machine as a user (empty: root), with stdin open, an empty environment and no output cap. */
@@ -141,7 +141,7 @@ export class NativeFiles implements SandboxFiles {
     const sending = (async () => {
       try {
         for (let next = first; next.done !== true; next = await feed.next()) {
-          const item = single && next.value.type === "entry" ? { ...next.value, path: name } : next.value;
+          const item = next.value.type === "entry" ? received(single ? { ...next.value, path: name } : next.value, options) : next.value;
           if (item.type === "refused") refusals.add(item.path, item.reason);
           else await session.sendBytes(encodeItem(item));
         }
@@ -190,6 +190,12 @@ export class NativeFiles implements SandboxFiles {
     const [entry] = await this.#ask(FILES.ids, [], { user: owner });
     return [[FILE_TAG.uid, entry?.number(FILE_TAG.uid) ?? 0], [FILE_TAG.gid, entry?.number(FILE_TAG.gid) ?? 0]];
   }
+}
+
+/** An entry as the options want it in the machine. */
+function received({ owner, ...entry }: TreeEntry, { mode, keepOwners }: TreeOptions): TreeEntry {
+  const own = keepOwners === true && owner !== undefined ? { owner } : {};
+  return mode !== undefined && (entry.kind === "file" || entry.kind === "directory") ? { ...entry, ...own, mode } : { ...entry, ...own };
 }
 
 function parentAndName(path: Buffer): { readonly directory: Buffer; readonly name: Buffer } {

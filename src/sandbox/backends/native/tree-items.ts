@@ -12,6 +12,8 @@ export interface TreeEntry {
   readonly mtimeNs: bigint;
   /** Of a symlink: its target. Of a hard link: the path of the entry that it names. */
   readonly target: Buffer | null;
+  /** As numbers inside the machine that it comes from. Absent: the transfer's. */
+  readonly owner?: { readonly uid: number; readonly gid: number };
 }
 
 export type TreeItem =
@@ -29,19 +31,23 @@ export function decodeItem(frame: Frame): TreeItem | null {
   const kind = KINDS[frame.number(FILE_TAG.kind) ?? -1];
   const mode = frame.number(FILE_TAG.mode);
   if (path === null || kind === undefined || mode === null || mode > 0o7777) throw new MwError("sandbox_failed", "The machine sent a tree entry that makes no sense");
-  return { type: "entry", path, kind, mode, mtimeNs: frame.i64(FILE_TAG.mtime) ?? 0n, target: frame.bytes(FILE_TAG.target) };
+  const [uid, gid] = [frame.number(FILE_TAG.uid), frame.number(FILE_TAG.gid)];
+  const owner = uid === null || gid === null ? {} : { owner: { uid, gid } };
+  return { type: "entry", path, kind, mode, mtimeNs: frame.i64(FILE_TAG.mtime) ?? 0n, target: frame.bytes(FILE_TAG.target), ...owner };
 }
 
 /** Refusals are no part of what is sent into a machine: they stay with the reader. */
 export function encodeItem(item: Exclude<TreeItem, { readonly type: "refused" }>): Buffer {
   if (item.type === "data") return encodeFrame(FILES.data, 0, [[FILE_TAG.data, item.data]]);
-  const { path, kind, mode, mtimeNs, target } = item;
+  const { path, kind, mode, mtimeNs, target, owner } = item;
   return encodeFrame(FILES.entry, 0, [
     [FILE_TAG.path, path],
     [FILE_TAG.kind, KINDS.indexOf(kind)],
     [FILE_TAG.mode, mode],
     [FILE_TAG.mtime, mtimeNs],
     [FILE_TAG.target, target ?? undefined],
+    [FILE_TAG.uid, owner?.uid],
+    [FILE_TAG.gid, owner?.gid],
   ]);
 }
 
