@@ -16,14 +16,16 @@ export function argumentsText(sampled: string): string {
 /** As a dialect that carries an object gives them to the harness, as the text of that object. */
 export function argumentsObjectText(sampled: string): string {
   if (isBlank(sampled)) return "{}";
-  return isObjectText(sampled) ? sampled : JSON.stringify({ [WRAPPER]: sampled });
+  const value = objectIn(sampled);
+  // What the model itself wrote in the wrapper's form is wrapped too: the inverse must not take it apart.
+  return value !== null && unwrapArguments(value) === null ? sampled : JSON.stringify({ [WRAPPER]: sampled });
 }
 
 /** The inverse for what a harness sends back: null where the object is not wrapped text. */
 export function unwrapArguments(input: object): string | null {
   const entries = Object.entries(input);
   const [name, text] = entries[0] ?? [];
-  return entries.length === 1 && name === WRAPPER && typeof text === "string" && !isBlank(text) && !isObjectText(text) ? text : null;
+  return entries.length === 1 && name === WRAPPER && typeof text === "string" && !isBlank(text) ? text : null;
 }
 
 /** JSON's own white space; nothing else counts as no arguments. */
@@ -31,13 +33,13 @@ export function isBlank(text: string): boolean {
   return /^[ \t\r\n]*$/.test(text);
 }
 
-function isObjectText(text: string): boolean {
+function objectIn(text: string): object | null {
   try {
     const value: unknown = JSON.parse(text);
     // What is nested too deeply to be written again is no object for anybody.
     JSON.stringify(value);
-    return typeof value === "object" && value !== null && !Array.isArray(value);
+    return typeof value === "object" && value !== null && !Array.isArray(value) ? value : null;
   } catch {
-    return false;
+    return null;
   }
 }

@@ -114,7 +114,7 @@ describe("messages", () => {
           text(""),
           { type: "tool_use", id: "a", name: "x", input: {}, caller: { type: "direct" } },
           { type: "tool_use", id: "b", name: "x", input: { INVALID_JSON: '{"a' } },
-          { type: "tool_use", id: "c", name: "x", input: { INVALID_JSON: "{}" } },
+          { type: "tool_use", id: "c", name: "x", input: { INVALID_JSON: "" } },
         ],
       })[0]?.content,
     ).toEqual([
@@ -123,7 +123,7 @@ describe("messages", () => {
       { type: "reasoning", text: "own", signature: null },
       { type: "tool_call", id: "a", name: "x", arguments: "{}" },
       { type: "tool_call", id: "b", name: "x", arguments: '{"a' },
-      { type: "tool_call", id: "c", name: "x", arguments: '{"INVALID_JSON":"{}"}' },
+      { type: "tool_call", id: "c", name: "x", arguments: '{"INVALID_JSON":""}' },
     ]);
   });
 

@@ -1,0 +1,239 @@
+/** What holds of every request and every answer, in both dialects: drawn at random. */
+import fc from "fast-check";
+import { describe, expect, test } from "vitest";
+import { cutDeltas } from "../../../test/support/codec-server.ts";
+import type { Answer, AnswerBlock, FinishReason } from "../conversation.ts";
+import { GatewayFailure } from "../failure.ts";
+import { anthropic } from "./anthropic/codec.ts";
+import type { DialectCodec, EncodeContext } from "./dialect.ts";
+import { openaiChat } from "./openai-chat/codec.ts";
+
+const ROUTE = { model: null, stream: null };
+const text = fc.string({ unit: "binary", minLength: 1, maxLength: 30 });
+const json = fc.dictionary(fc.string({ maxLength: 5 }), fc.jsonValue({ maxDepth: 2 }), { maxKeys: 3 });
+/** Objects as models write them, and what is none. */
+const callArguments = fc.oneof(json.map((value) => JSON.stringify(value)), json.map((value) => JSON.stringify(value, null, 1)), text, fc.constantFrom("", " ", "null", "[]", '{"a', "{}", '{"INVALID_JSON":"{}"}', '{"INVALID_JSON":""}', `${"[".repeat(9000)}${"]".repeat(9000)}`));
+
+const reasoning = fc.record({ type: fc.constant("reasoning" as const), text, signature: fc.constant(null) });
+const said = fc.record({ type: fc.constant("text" as const), text });
+const calls = fc.array(fc.tuple(fc.constantFrom("bash", "read"), callArguments), { maxLength: 4 }).map((drawn) => drawn.map(([name, value], index): AnswerBlock => ({ type: "tool_call", id: `call_${index}`, name, arguments: value })));
+const finish = fc.constantFrom<FinishReason>("stop", "stop_sequence", "tool_calls", "length", "context", "content_filter", "refusal");
+
+/** In the order that a flat message can hold: reasoning, text, calls. */
+const flatBlocks = fc.tuple(fc.array(reasoning, { maxLength: 1 }), fc.array(said, { maxLength: 1 }), calls).map((parts): readonly AnswerBlock[] => parts.flat());
+
+function answerFrom(blocks: readonly AnswerBlock[], reason: FinishReason): Answer {
+  return { blocks, finish: reason, stopSequence: reason === "stop_sequence" ? "END" : null, usage: { promptTokens: 9, completionTokens: 4, cachedTokens: 2, reasoningTokens: 1 }, logprobs: null };
+}
+
+const answers = fc.tuple(flatBlocks, finish).map(([blocks, reason]) => answerFrom(blocks, reason));
+
+const SMALL: Readonly<Record<string, object>> = {
+  "openai-chat": { model: "m", messages: [{ role: "user", content: "hi" }], stream: true, stream_options: { include_usage: true } },
+  anthropic: { model: "m", max_tokens: 9, messages: [{ role: "user", content: "hi" }], stream: true },
+};
+
+function contextOf(codec: DialectCodec): EncodeContext {
+  return { callId: "c", createdAt: 1_700_000_000_000, request: codec.decode(SMALL[codec.dialect], ROUTE) };
+}
+
+/** As it travels. */
+function wire(value: unknown): unknown {
+  return JSON.parse(JSON.stringify(value));
+}
+
+function events(codec: DialectCodec, answer: Answer, length: number): readonly { readonly event: string | null; readonly data: string }[] {
+  const stream = codec.stream(contextOf(codec));
+  const written = stream.start(null) + cutDeltas(answer.blocks, length).map((delta) => stream.delta(delta)).join("") + stream.end(answer);
+  expect(written.endsWith("\n\n")).toBe(true);
+  return written
+    .slice(0, -2)
+    .split("\n\n")
+    .map((block) => {
+      const found = /^(?:event: (.+)\n)?data: (.+)$/.exec(block);
+      if (found?.[2] === undefined) throw new Error(`no event: ${block}`);
+      return { event: found[1] ?? null, data: found[2] };
+    });
+}
+
+/** Arguments as they come back: none is `{}`, and a dialect that carries objects loses their spacing. */
+function returned(blocks: readonly AnswerBlock[], spell: (text: string) => string): readonly AnswerBlock[] {
+  return blocks.map((block) => (block.type === "tool_call" ? { ...block, arguments: /^[ \t\r\n]*$/.test(block.arguments) ? "{}" : spell(block.arguments) } : block));
+}
+
+function respelled(argumentsText: string): string {
+  try {
+    const value: unknown = JSON.parse(argumentsText);
+    return typeof value === "object" && value !== null && !Array.isArray(value) ? JSON.stringify(value) : argumentsText;
+  } catch {
+    return argumentsText;
+  }
+}
+
+test("chat completions: an answer that is sent back is what was answered, to the byte", () => {
+  fc.assert(
+    fc.property(answers, (answer) => {
+      const { choices } = wire(openaiChat.encode(answer, contextOf(openaiChat))) as { choices: { message: object }[] };
+      const { messages } = openaiChat.decode({ ...SMALL["openai-chat"], messages: [choices[0]?.message] }, ROUTE);
+      expect(messages).toEqual([{ role: "assistant", content: returned(answer.blocks, (same) => same) }]);
+    }),
+  );
+});
+
+test("Anthropic Messages: an answer that is sent back is what was answered, but for the spacing of arguments", () => {
+  const blocks = fc.array(fc.oneof(reasoning, said, fc.record({ type: fc.constant("reasoning" as const), text, signature: text.map((signed) => `s${signed}`) })), { maxLength: 4 });
+  fc.assert(
+    fc.property(fc.tuple(blocks, calls), finish, (parts, reason) => {
+      const answer = answerFrom(parts.flat(), reason);
+      const { content } = wire(anthropic.encode(answer, contextOf(anthropic))) as { content: unknown };
+      const { messages } = anthropic.decode({ ...SMALL["anthropic"], messages: [{ role: "assistant", content }] }, ROUTE);
+      expect(messages).toEqual([{ role: "assistant", content: returned(answer.blocks, respelled) }]);
+    }),
+  );
+});
+
+test("chat completions: the chunks of a stream add up to the whole answer, and end with [DONE]", () => {
+  fc.assert(
+    fc.property(answers, fc.integer({ min: 1, max: 9 }), (answer, length) => {
+      const all = events(openaiChat, answer, length);
+      expect(all.at(-1)?.data).toBe("[DONE]");
+      const whole = wire(openaiChat.encode(answer, contextOf(openaiChat))) as { choices: { message: Record<string, unknown>; finish_reason: string }[]; usage: unknown };
+      const message: Record<string, unknown> = { role: "assistant", content: null, refusal: null };
+      const toolCalls: { id: string; type: string; function: { name: string; arguments: string } }[] = [];
+      let end: { finish_reason: string | null; usage: unknown } = { finish_reason: null, usage: null };
+      for (const { data } of all.slice(0, -1)) {
+        const chunk = JSON.parse(data) as { choices: { delta: Record<string, unknown>; finish_reason: string | null }[]; usage: unknown };
+        const { delta, finish_reason } = chunk.choices[0] ?? { delta: {}, finish_reason: null };
+        expect(end.finish_reason === null || chunk.choices.length === 0).toBe(true);
+        for (const field of ["content", "reasoning_content"]) if (typeof delta[field] === "string") message[field] = `${(message[field] as string | null | undefined) ?? ""}${delta[field]}`;
+        for (const piece of (delta["tool_calls"] as { index: number; id?: string; type?: string; function: { name?: string; arguments: string } }[] | undefined) ?? []) {
+          const open = toolCalls[piece.index];
+          if (open === undefined) toolCalls[piece.index] = { id: piece.id ?? "", type: piece.type ?? "", function: { name: piece.function.name ?? "", arguments: piece.function.arguments } };
+          else open.function.arguments += piece.function.arguments;
+        }
+        end = { finish_reason: end.finish_reason ?? finish_reason, usage: chunk.usage };
+      }
+      expect({ ...message, ...(toolCalls.length > 0 ? { tool_calls: toolCalls } : {}) }).toEqual(whole.choices[0]?.message);
+      expect(end).toEqual({ finish_reason: whole.choices[0]?.finish_reason, usage: whole.usage });
+    }),
+  );
+});
+
+test("Anthropic Messages: every stream is well formed, and adds up to the whole answer", () => {
+  fc.assert(
+    fc.property(answers, fc.integer({ min: 1, max: 9 }), (answer, length) => {
+      const content: Record<string, unknown>[] = [];
+      const order: string[] = [];
+      let pending = "";
+      let end: Record<string, unknown> = {};
+      for (const { event, data } of events(anthropic, answer, length)) {
+        const said = JSON.parse(data) as { type: string; index: number; content_block: Record<string, unknown>; delta: Record<string, string>; usage: unknown };
+        expect(said.type).toBe(event);
+        if (said.type === "content_block_start") content.push(said.content_block);
+        if (said.type.startsWith("content_block")) expect(said.index).toBe(content.length - 1);
+        const open = content.at(-1);
+        if (said.type === "content_block_delta") {
+          const { type, ...piece } = said.delta;
+          expect([open?.["type"], type]).toEqual([open?.["type"], expect.stringMatching({ text: /^text_delta$/, thinking: /^(thinking|signature)_delta$/, tool_use: /^input_json_delta$/ }[open?.["type"] as "text"])]);
+          for (const [field, value] of Object.entries(piece)) {
+            if (field === "partial_json") pending += value;
+            else if (open !== undefined) open[field] = field === "signature" ? value : `${open[field] as string}${value}`;
+          }
+          continue;
+        }
+        if (said.type === "content_block_stop" && open?.["type"] === "tool_use") {
+          open["input"] = JSON.parse(pending);
+          pending = "";
+        }
+        if (said.type === "message_delta") end = { ...said.delta, usage: said.usage };
+        order.push(said.type.replace("content_block_", ""));
+      }
+      expect(order.join(" ")).toMatch(/^message_start (start stop )*message_delta message_stop$/);
+      const whole = wire(anthropic.encode(answer, contextOf(anthropic))) as Record<string, unknown>;
+      expect({ content, ...end }).toEqual(Object.fromEntries(["content", "stop_reason", "stop_sequence", "stop_details", "usage"].map((field) => [field, whole[field]])));
+    }),
+  );
+});
+
+describe("whatever is sent as a body is read or refused", () => {
+  for (const codec of [openaiChat, anthropic]) {
+    const read = (body: unknown) => {
+      try {
+        codec.decode(body, ROUTE);
+      } catch (error) {
+        if (!(error instanceof GatewayFailure) || error.kind !== "invalid_request" || error.message === "") throw error;
+      }
+    };
+
+    test(`${codec.dialect}: any JSON`, () => {
+      fc.assert(fc.property(fc.jsonValue(), read));
+    });
+
+    test(`${codec.dialect}: a good body with one thing replaced`, () => {
+      const good = GOOD[codec.dialect];
+      fc.assert(
+        fc.property(fc.nat(), fc.oneof(fc.jsonValue(), fc.constantFrom(null, "", [], {}, 0, "text", "tool_use", "assistant")), (position, value) => {
+          read(replaced(good, position, value));
+        }),
+        { numRuns: 2000 },
+      );
+    });
+
+    test(`${codec.dialect}: what is nested without end`, () => {
+      const deep = JSON.parse(`${'{"a":'.repeat(50_000)}1${"}".repeat(50_000)}`) as object;
+      for (let position = 0; position < places(GOOD[codec.dialect]); position += 1) read(replaced(GOOD[codec.dialect], position, deep));
+    });
+  }
+});
+
+/** Every kind of thing that a request can hold. */
+const GOOD: Readonly<Record<string, unknown>> = {
+  "openai-chat": {
+    model: "m",
+    messages: [
+      { role: "system", content: "s" },
+      { role: "user", content: [{ type: "text", text: "t" }, { type: "image_url", image_url: { url: "data:image/png;base64,AA==" } }] },
+      { role: "assistant", content: [{ type: "refusal", refusal: "r" }], tool_calls: [{ id: "c", type: "function", function: { name: "f", arguments: "{}" } }, { id: "d", type: "custom", custom: { name: "g", input: "x" } }] },
+      { role: "tool", tool_call_id: "c", content: "ok" },
+    ],
+    tools: [{ type: "function", function: { name: "f", parameters: {} } }, { type: "custom", custom: { name: "g", format: { type: "text" } } }],
+    tool_choice: { type: "allowed_tools", allowed_tools: { mode: "auto", tools: [{ type: "function", function: { name: "f" } }] } },
+    response_format: { type: "json_schema", json_schema: { name: "n", schema: {} } },
+    stop: ["x"],
+    stream_options: { include_usage: true },
+    chat_template_kwargs: { a: 1 },
+  },
+  anthropic: {
+    model: "m",
+    max_tokens: 9,
+    system: [{ type: "text", text: "s" }],
+    messages: [
+      { role: "user", content: [{ type: "text", text: "t" }, { type: "image", source: { type: "base64", media_type: "image/png", data: "AA==" } }, { type: "document", source: { type: "text", data: "d" } }] },
+      { role: "assistant", content: [{ type: "thinking", thinking: "t", signature: "s" }, { type: "redacted_thinking", data: "d" }, { type: "tool_use", id: "c", name: "f", input: { a: 1 } }] },
+      { role: "user", content: [{ type: "tool_result", tool_use_id: "c", content: [{ type: "text", text: "ok" }, { type: "tool_reference", tool_name: "f" }], is_error: true }] },
+      { role: "system", content: [{ type: "text", text: "x" }, { type: "tool_addition", tool: { type: "tool_definition", definition: { name: "g", input_schema: {} } } }, { type: "tool_removal", tool: { type: "tool_reference", name: "g" } }] },
+    ],
+    tools: [{ name: "f", input_schema: { type: "object" } }, { type: "web_search_20250305", name: "web_search" }],
+    tool_choice: { type: "tool", name: "f" },
+    thinking: { type: "enabled", budget_tokens: 1024 },
+    output_config: { effort: "high", format: { type: "json_schema", schema: {} } },
+    novelty: { a: 1 },
+  },
+};
+
+function places(value: unknown): number {
+  return 1 + (typeof value === "object" && value !== null ? Object.values(value).reduce((sum: number, member) => sum + places(member), 0) : 0);
+}
+
+/** `value` with its n-th part, counted in depth-first order and around, replaced. */
+function replaced(value: unknown, position: number, by: unknown): unknown {
+  let left = position % places(value);
+  const visit = (part: unknown): unknown => {
+    left -= 1;
+    if (left === -1) return by;
+    if (Array.isArray(part)) return part.map(visit);
+    if (typeof part !== "object" || part === null) return part;
+    return Object.fromEntries(Object.entries(part).map(([key, member]) => [key, visit(member)]));
+  };
+  return visit(value);
+}
