@@ -75,6 +75,38 @@ export const LIMITS = {
   eventBytes: 4 * MiB,
   /** Events of one log that wait to be written. */
   logQueueBytes: 64 * MiB,
+  /** Body of one request of a harness, after decompression. */
+  gatewayBodyBytes: 32 * MiB,
+  /** Bodies of requests that are being read or wait for their answers, over all sessions of a gateway. */
+  gatewayBufferedBytes: 512 * MiB,
+  gatewayHeaderBytes: 64 * KiB,
+  /** Time for the preface and the headers of a request, and for all of its body, milliseconds. */
+  gatewayHeadersMs: 60_000,
+  gatewayBodyMs: 300_000,
+  /** Idle connections of harnesses: tools run for minutes between two calls. */
+  gatewayIdleMs: 600_000,
+  /** A harness that reads nothing of its answer for so long has gone. Longer than a machine is frozen while its model thinks. */
+  gatewayStalledMs: 600_000,
+  /** An answer that has not begun by then is begun without content: clients give up on headers that do not come. */
+  gatewayHeadersHeldMs: 60_000,
+  gatewayConnections: 65_536,
+  callsInFlightPerSession: 256,
+  /** One model call, from its arrival to its last token. */
+  modelCallMs: 3_600_000,
+  /** After a harness hung up in the middle of an answer, a retry can still join it for so long; then the generation is aborted. */
+  retryJoinMs: 3_000,
+  /** An equal request beside one in flight waits so long for the first to hang up, which makes it a retry. */
+  retryDetectMs: 250,
+  /** Answers that are kept for retries, for each session: how many, and how many characters. */
+  replaysKept: 8,
+  replayChars: 1 * MiB,
+  /** Requests of one session that were refused before they reached the engine, and are recorded. */
+  refusalsRecorded: 32,
+  /** Failures of the upstream in a row, after which a session takes no more calls. */
+  upstreamFailuresInARow: 200,
+  /** Sessions that are over and still answer that they are. */
+  closedSessionsKnown: 65_536,
+  sessionDrainMs: 5_000,
   /** One session's call log, beyond which it takes no more calls. */
   callLogBytes: 4 * GiB,
   upstreamBodyBytes: 64 * MiB,

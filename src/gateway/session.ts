@@ -2,6 +2,7 @@
 import type { SessionId } from "../core/ids.ts";
 import type { CallSink, Call } from "./call.ts";
 import type { Sampling, TurnRequest, Delta } from "./conversation.ts";
+import type { PolicyGate } from "./policy-gate.ts";
 import type { Upstream } from "./upstreams/upstream.ts";
 
 export interface SessionBudgets {
@@ -68,8 +69,8 @@ export interface Gateway {
   readonly url: string | null;
   /** Rejects `unsupported` for a training session on an upstream without tokens, `upstream_failed` when it cannot be reached. */
   open(options: SessionOptions): Promise<GatewaySession>;
-  /** New calls of every session wait until the returned function is called, for as long as a call may take; those in flight go on. For updates of the policy. */
-  hold(): () => void;
+  /** Which policy samples, and the halt for new calls of every session while it is updated. */
+  readonly policy: PolicyGate;
   /** Closes every session and the listeners. */
   close(): Promise<void>;
 }

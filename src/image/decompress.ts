@@ -9,7 +9,7 @@ import { MwError } from "../core/errors.ts";
 export async function decompressed(source: Readable, name: string): Promise<Readable> {
   const head = await peek(source, 6);
   if (head[0] === 0x1f && head[1] === 0x8b) return joined(source, zlib.createGunzip(), name);
-  if (head.readUInt32LE(0) === 0xfd2fb528) return joined(source, zstd(), name);
+  if (head.readUInt32LE(0) === 0xfd2fb528) return joined(source, zstdDecompress(), name);
   if (head.subarray(0, 6).equals(Buffer.from("\xfd7zXZ\0", "latin1"))) return joined(source, new ProgramDecoder("xz", "xz-utils"), name);
   if (head.toString("latin1", 0, 3) === "BZh") return joined(source, new ProgramDecoder("bzip2", "bzip2"), name);
   return source;
@@ -63,7 +63,8 @@ function joined(source: Readable, decoder: Transform, name: string): Readable {
   return out;
 }
 
-function zstd(): Transform {
+/** A decoder of zstd, Node's own where it has one. */
+export function zstdDecompress(): Transform {
   const create = (zlib as { createZstdDecompress?: () => Transform }).createZstdDecompress;
   return create === undefined ? new ZstdFallback() : create();
 }

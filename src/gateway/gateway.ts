@@ -1,0 +1,95 @@
+/** A gateway: listeners, and the sessions that they serve. */
+import { MwError } from "../core/errors.ts";
+import { newId } from "../core/ids.ts";
+import { LIMITS } from "../core/limits.ts";
+import type { Runtime } from "../core/runtime.ts";
+import { PolicyGate } from "./policy-gate.ts";
+import { newToken } from "./server/credentials.ts";
+import { SessionRegistry, type Asker } from "./server/registry.ts";
+import { startServer, type GatewayServer } from "./server/server.ts";
+import type { Gateway, GatewaySession, SessionOptions } from "./session.ts";
+import { Session } from "./session/session.ts";
+
+export interface GatewayOptions {
+  readonly runtime: Runtime;
+  /** Of the unix socket; what is there is replaced. At most 107 bytes. */
+  readonly socketPath: string;
+  /** Loopback TCP: a port, 0 for any free one; null for none. */
+  readonly port: number | null;
+  /** Opens a session for a request from this host whose key none has; null refuses it. */
+  readonly openFor?: (key: string) => Promise<GatewaySession | null>;
+}
+
+/** Rejects `environment` when it cannot listen. */
+export async function openGateway(options: GatewayOptions): Promise<Gateway> {
+  const gateway = new OpenGateway(options);
+  await gateway.start();
+  return gateway;
+}
+
+class OpenGateway implements Gateway {
+  readonly #options: GatewayOptions;
+  readonly #registry = new SessionRegistry();
+  readonly #opening = new Map<string, Promise<GatewaySession | null>>();
+  #server: GatewayServer | null = null;
+  readonly policy: PolicyGate;
+
+  constructor(options: GatewayOptions) {
+    this.#options = options;
+    this.policy = new PolicyGate(options.runtime);
+  }
+
+  get socketPath(): string {
+    return this.#options.socketPath;
+  }
+
+  get url(): string | null {
+    return this.#server?.url ?? null;
+  }
+
+  async start(): Promise<void> {
+    const { socketPath, port } = this.#options;
+    this.#server = await startServer({ socketPath, port, sessionOf: (asker) => this.#sessionOf(asker) });
+  }
+
+  async open(options: SessionOptions): Promise<GatewaySession> {
+    const { runtime } = this.#options;
+    const facts = await options.upstream.probe(options.model, AbortSignal.timeout(LIMITS.modelCallMs));
+    if (options.purpose === "train" && facts.capture !== "tokens") {
+      throw new MwError("unsupported", `${options.upstream.name} does not return exact tokens, which training needs: ${facts.reason ?? `it gives ${facts.capture} only`}`, {
+        fix: "serve the model with vLLM or SGLang, or evaluate only",
+      });
+    }
+    const session = new Session(newId("ses", runtime), newToken(runtime.randomBytes(32)), options, {
+      runtime,
+      facts,
+      policy: this.policy,
+      onClosing: () => this.#registry.remove(session),
+    });
+    this.#registry.add(session);
+    return session;
+  }
+
+  async close(): Promise<void> {
+    await Promise.all(this.#registry.sessions.map((session) => session.close()));
+    await this.#server?.close();
+  }
+
+  async #sessionOf(asker: Asker): Promise<Session> {
+    const [key] = asker.keys;
+    const { openFor } = this.#options;
+    if (openFor !== undefined && key !== undefined && asker.sandbox === null && asker.path === null && !this.#registry.knows(key)) {
+      const opened = await (this.#opening.get(key) ?? this.#openOnce(key, openFor));
+      if (opened !== null) return this.#registry.find({ ...asker, keys: [opened.token] });
+    }
+    return this.#registry.find(asker);
+  }
+
+  /** Two first requests with one key get one session. */
+  #openOnce(key: string, openFor: (key: string) => Promise<GatewaySession | null>): Promise<GatewaySession | null> {
+    const opening = openFor(key);
+    this.#opening.set(key, opening);
+    opening.catch(() => this.#opening.delete(key));
+    return opening;
+  }
+}

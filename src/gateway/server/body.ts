@@ -1,0 +1,142 @@
+/** A request's body: bounded in bytes before and after decompression, and, over all requests, in memory. */
+import type { IncomingMessage } from "node:http";
+import { Transform } from "node:stream";
+import { createBrotliDecompress, createGunzip, createInflate } from "node:zlib";
+import { LIMITS } from "../../core/limits.ts";
+import { zstdDecompress } from "../../image/decompress.ts";
+import { GatewayFailure } from "../failure.ts";
+
+/** Memory that bodies may take together. */
+export class BodyMemory {
+  #used = 0;
+
+  /** False when there is no room now. */
+  take(bytes: number): boolean {
+    if (this.#used + bytes > LIMITS.gatewayBufferedBytes) return false;
+    this.#used += bytes;
+    return true;
+  }
+
+  give(bytes: number): void {
+    this.#used -= bytes;
+  }
+}
+
+export interface Body {
+  readonly value: unknown;
+  /** To be called when the request is over. */
+  release(): void;
+}
+
+/** Rejects `too_large`, `overloaded`, and `invalid_request` for what is no JSON or is compressed in no known way. What is too much of a body is read and thrown away. */
+export async function readBody(request: IncomingMessage, memory: BodyMemory): Promise<Body> {
+  const part = new Part(memory);
+  try {
+    if (Number(request.headers["content-length"]) > LIMITS.gatewayBodyBytes) throw tooLarge();
+    const decoder = decoderOf(request.headers["content-encoding"]);
+    const received = await receive(request, part);
+    return { value: parse(decoder === null ? received : await decompress(decoder, received, part)), release: () => part.release() };
+  } catch (error) {
+    request.resume();
+    part.release();
+    throw error;
+  }
+}
+
+/** What one request takes of the memory. */
+class Part {
+  readonly #memory: BodyMemory;
+  #bytes = 0;
+
+  constructor(memory: BodyMemory) {
+    this.#memory = memory;
+  }
+
+  take(bytes: number): void {
+    if (!this.#memory.take(bytes)) throw new GatewayFailure("overloaded", "The gateway holds as many requests as it can.", { retryAfterMs: 1000 });
+    this.#bytes += bytes;
+  }
+
+  release(): void {
+    this.#memory.give(this.#bytes);
+    this.#bytes = 0;
+  }
+}
+
+function receive(request: IncomingMessage, part: Part): Promise<Buffer> {
+  return new Promise((resolve, reject) => {
+    const chunks: Buffer[] = [];
+    let bytes = 0;
+    const fail = (error: unknown): void => {
+      request.off("data", onData);
+      reject(error);
+    };
+    const onData = (chunk: Buffer): void => {
+      try {
+        bytes += chunk.length;
+        if (bytes > LIMITS.gatewayBodyBytes) throw tooLarge();
+        part.take(chunk.length);
+        chunks.push(chunk);
+      } catch (error) {
+        fail(error);
+      }
+    };
+    const broken = (): void => fail(new GatewayFailure("invalid_request", "The request's body did not arrive whole."));
+    request.on("data", onData).once("end", () => resolve(chunks.length === 1 ? (chunks[0] ?? Buffer.alloc(0)) : Buffer.concat(chunks)));
+    request.once("error", broken).once("close", broken);
+  });
+}
+
+async function decompress(decoder: Transform, received: Buffer, part: Part): Promise<Buffer> {
+  const chunks: Buffer[] = [];
+  let bytes = 0;
+  // One that is destroyed in the middle of its work may still complain.
+  decoder.on("error", () => undefined);
+  decoder.end(received);
+  try {
+    for await (const piece of decoder) {
+      // Decoders deliver Buffers unless an encoding was set.
+      const chunk = piece as Buffer;
+      bytes += chunk.length;
+      if (bytes > LIMITS.gatewayBodyBytes) throw tooLarge();
+      part.take(chunk.length);
+      chunks.push(chunk);
+    }
+  } catch (error) {
+    if (error instanceof GatewayFailure) throw error;
+    throw new GatewayFailure("invalid_request", "The request's body cannot be decompressed.", { cause: error });
+  }
+  return Buffer.concat(chunks);
+}
+
+function tooLarge(): GatewayFailure {
+  return new GatewayFailure("too_large", `The request's body is larger than ${LIMITS.gatewayBodyBytes} bytes.`);
+}
+
+function decoderOf(encoding: string | undefined): Transform | null {
+  switch (encoding?.trim().toLowerCase()) {
+    case undefined:
+    case "":
+    case "identity":
+      return null;
+    case "gzip":
+    case "x-gzip":
+      return createGunzip();
+    case "deflate":
+      return createInflate();
+    case "br":
+      return createBrotliDecompress();
+    case "zstd":
+      return zstdDecompress();
+    default:
+      throw new GatewayFailure("invalid_request", "The request's content-encoding is none of gzip, deflate, br, zstd.", { field: "content-encoding" });
+  }
+}
+
+function parse(bytes: Buffer): unknown {
+  try {
+    return JSON.parse(new TextDecoder("utf-8", { fatal: true }).decode(bytes)) as unknown;
+  } catch (error) {
+    throw new GatewayFailure("invalid_request", "The request's body is no JSON.", { cause: error });
+  }
+}

@@ -1,0 +1,94 @@
+/** What a session may still use, and what it has used. */
+import { LIMITS } from "../../core/limits.ts";
+import type { Runtime } from "../../core/runtime.ts";
+import { GatewayFailure, type FailureKind } from "../failure.ts";
+import type { CallStatus } from "../call.ts";
+import type { SessionBudgets, SessionTotals } from "../session.ts";
+
+/** Not the harness's doing: they cost it nothing of its budget of calls, and say why it failed. */
+const NOT_ITS_DOING: ReadonlySet<FailureKind> = new Set(["rate_limited", "overloaded", "timeout", "upstream", "truncated", "internal"]);
+
+export interface CallEnd {
+  readonly status: CallStatus;
+  readonly failure: GatewayFailure | null;
+  readonly promptTokens: number;
+  readonly completionTokens: number;
+}
+
+export class Budget {
+  readonly #limits: SessionBudgets;
+  readonly #runtime: Runtime;
+  readonly #openedAt: number;
+  #counts: Record<CallStatus, number> = { complete: 0, incomplete: 0, failed: 0 };
+  #promptTokens = 0;
+  #completionTokens = 0;
+  #inFlight = 0;
+  #spared = 0;
+  #troubles = 0;
+  #lastFailure: SessionTotals["lastFailure"] = null;
+  #modelMs = 0;
+  #busySince = 0;
+
+  constructor(limits: SessionBudgets, runtime: Runtime) {
+    this.#limits = limits;
+    this.#runtime = runtime;
+    this.#openedAt = runtime.monotonic();
+  }
+
+  get inFlight(): number {
+    return this.#inFlight;
+  }
+
+  /** Throws `budget` when nothing is left, `rate_limited` when too much is under way. */
+  begin(): void {
+    const exhausted = this.exhausted;
+    if (exhausted !== null) throw new GatewayFailure("budget", `This session's budget of ${BUDGET_WORDS[exhausted]} is used up (${this.#limits[exhausted]}).`);
+    if (this.#troubles >= LIMITS.upstreamFailuresInARow) throw new GatewayFailure("budget", `The model server failed ${this.#troubles} times in a row: ${this.#lastFailure?.message ?? "unknown"}`);
+    if (this.#inFlight >= LIMITS.callsInFlightPerSession) {
+      throw new GatewayFailure("rate_limited", `More than ${LIMITS.callsInFlightPerSession} calls of this session are in flight.`, { retryAfterMs: 1000 });
+    }
+    if (this.#inFlight++ === 0) this.#busySince = this.#runtime.monotonic();
+  }
+
+  end({ status, failure, promptTokens, completionTokens }: CallEnd): void {
+    this.#counts[status]++;
+    this.#promptTokens += promptTokens;
+    this.#completionTokens += completionTokens;
+    if (failure !== null && NOT_ITS_DOING.has(failure.kind)) {
+      this.#lastFailure = { kind: failure.kind, message: failure.message };
+      this.#troubles++;
+      this.#spared++;
+    } else if (status === "complete") this.#troubles = 0;
+    if (--this.#inFlight === 0) this.#modelMs += this.#runtime.monotonic() - this.#busySince;
+  }
+
+  /** Tokens that one more answer may have; null: no limit. */
+  get tokensLeft(): number | null {
+    return this.#limits.tokens === null ? null : Math.max(0, this.#limits.tokens - this.#completionTokens);
+  }
+
+  /** Milliseconds; null: no limit. */
+  get timeLeftMs(): number | null {
+    return this.#limits.timeMs === null ? null : Math.max(0, this.#limits.timeMs - (this.#runtime.monotonic() - this.#openedAt));
+  }
+
+  get exhausted(): keyof SessionBudgets | null {
+    const used = this.#counts.complete + this.#counts.incomplete + this.#counts.failed + this.#inFlight - this.#spared;
+    if (this.#limits.calls !== null && used >= this.#limits.calls) return "calls";
+    if (this.tokensLeft === 0) return "tokens";
+    return this.timeLeftMs === 0 ? "timeMs" : null;
+  }
+
+  totals(): SessionTotals {
+    return {
+      ...this.#counts,
+      promptTokens: this.#promptTokens,
+      completionTokens: this.#completionTokens,
+      modelMs: this.#modelMs + (this.#inFlight > 0 ? this.#runtime.monotonic() - this.#busySince : 0),
+      exhausted: this.exhausted,
+      lastFailure: this.#lastFailure,
+    };
+  }
+}
+
+const BUDGET_WORDS = { calls: "calls", tokens: "tokens", timeMs: "milliseconds" } as const;
