@@ -1,5 +1,5 @@
 /** What holds of every request and every answer, in both dialects: drawn at random. */
-import fc from "fast-check";
+import * as fc from "fast-check";
 import { describe, expect, test } from "vitest";
 import { cutDeltas } from "../../../test/support/codec-server.ts";
 import type { Answer, AnswerBlock, FinishReason } from "../conversation.ts";
