@@ -10,10 +10,11 @@ import type { RolloutState } from "./rollout-state.ts";
 import type { RunConfig } from "./run-config.ts";
 import type { RunState } from "./run-state.ts";
 
-export type ExportFormat = "jsonl" | "atif";
+export const EXPORT_FORMATS = ["jsonl", "atif", "parquet", "safetensors"] as const;
+export type ExportFormat = (typeof EXPORT_FORMATS)[number];
 
 export interface ExportOptions {
-  readonly format: ExportFormat;
+  readonly format: "jsonl" | "atif";
   readonly scoredOnly: boolean;
 }
 

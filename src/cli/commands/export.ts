@@ -1,22 +1,63 @@
-/** `mw export`: a run's recorded rollouts, one JSON document a line. */
+/** `mw export`: a run's recorded rollouts as text, or their samples as a file for trainers. */
+import { createWriteStream } from "node:fs";
+import { rename, rm } from "node:fs/promises";
+import { resolve } from "node:path";
+import { pipeline } from "node:stream/promises";
 import { MwError } from "../../core/errors.ts";
+import type { Builder } from "../../gateway/samples/sample.ts";
 import { exportLines, type ExportFormat } from "../../rollout/export.ts";
 import { readRunConfig } from "../../rollout/run-config.ts";
 import { loadRunState } from "../../rollout/run-state.ts";
+import { writeParquet } from "../../rollout/samples/parquet.ts";
+import { sampleRows } from "../../rollout/samples/rollout-samples.ts";
+import { writeSafetensors } from "../../rollout/samples/safetensors.ts";
 import { findRun } from "../../store/run-directory.ts";
 import { loadConfig } from "../config.ts";
 import type { AppContext } from "../context.ts";
 import { note } from "../output.ts";
 
-export async function exportRun(this: AppContext, flags: { readonly format: ExportFormat; readonly scoredOnly: boolean }, name: string): Promise<void> {
+export interface ExportFlags {
+  readonly format: ExportFormat;
+  readonly scoredOnly: boolean;
+  readonly out?: string;
+  readonly builder: Builder;
+  readonly maxTokens?: number;
+}
+
+export async function exportRun(this: AppContext, flags: ExportFlags, name: string): Promise<void> {
   const home = loadConfig(this.env, this.cwd).home.value;
   const run = await findRun(home, name);
   const state = await loadRunState(home, run);
-  let count = 0;
-  for await (const line of exportLines(home, await readRunConfig(home, run), state, flags)) {
-    this.process.stdout.write(`${line}\n`);
-    count++;
+  const out = flags.out === undefined ? null : resolve(this.cwd, flags.out);
+  const missing = new MwError("not_found", `${run} has no ${flags.scoredOnly ? "scored" : "recorded"} rollouts to export`, { fix: `mw show ${run} says how far it is` });
+  if (![...state.rollouts.values()].some(({ phase, outcome }) => phase === "recorded" && (!flags.scoredOnly || outcome === "scored"))) throw missing;
+  const { format } = flags;
+  if (format === "parquet" || format === "safetensors") {
+    if (out === null) throw new MwError("usage", `${format} is no text for a terminal or a pipe`, { fix: `add --out samples.${format}` });
+    const { samples, tokens } = await (format === "parquet" ? writeParquet : writeSafetensors)(out, sampleRows(home, state, flags));
+    note(this, `${samples} samples, ${tokens} tokens in ${out}`);
+    if (samples === 0) note(this, "no call of this run has token ids: mw show ROLLOUT --tokens says what was captured of each");
+    return;
   }
-  if (count === 0) throw new MwError("not_found", `${run} has no ${flags.scoredOnly ? "scored" : "recorded"} rollouts to export`, { fix: `mw show ${run} says how far it is` });
-  note(this, `${count} ${count === 1 ? "rollout" : "rollouts"}`);
+  let count = 0;
+  const lines = async function* (): AsyncGenerator<string> {
+    for await (const line of exportLines(home, await readRunConfig(home, run), state, { ...flags, format })) {
+      count++;
+      yield `${line}\n`;
+    }
+  };
+  if (out === null) for await (const line of lines()) this.process.stdout.write(line);
+  else await writeWhole(out, lines());
+  note(this, `${count} ${count === 1 ? "rollout" : "rollouts"}${out === null ? "" : ` in ${out}`}`);
+}
+
+/** There in full or not at all. */
+async function writeWhole(path: string, lines: AsyncIterable<string>): Promise<void> {
+  const part = `${path}.part`;
+  try {
+    await pipeline(lines, createWriteStream(part));
+    await rename(part, path);
+  } finally {
+    await rm(part, { force: true });
+  }
 }

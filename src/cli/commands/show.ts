@@ -1,6 +1,8 @@
 /** `mw show RUN` and `mw show ROLLOUT`. */
+import { MwError } from "../../core/errors.ts";
 import { isId } from "../../core/ids.ts";
-import { findRollout, findRun } from "../../store/run-directory.ts";
+import type { Builder } from "../../gateway/samples/sample.ts";
+import { findRollout, findRun, rolloutDirectory } from "../../store/run-directory.ts";
 import { runDocument } from "../../rollout/report.ts";
 import { loadRunState } from "../../rollout/run-state.ts";
 import { loadConfig } from "../config.ts";
@@ -8,13 +10,24 @@ import type { AppContext } from "../context.ts";
 import { formatTable, note, printJson, printLine, printable, styler } from "../output.ts";
 import { controllerLives, failureText, phaseTable, phaseTimes, statisticsOf, summaryText } from "../run-summary.ts";
 import { showRollout } from "../show-rollout.ts";
+import { showTokens } from "../show-tokens.ts";
 
-export async function show(this: AppContext, flags: { readonly json: boolean; readonly all: boolean }, name: string): Promise<void> {
+export interface ShowFlags {
+  readonly json: boolean;
+  readonly all: boolean;
+  readonly tokens: boolean;
+  readonly builder: Builder;
+}
+
+export async function show(this: AppContext, flags: ShowFlags, name: string): Promise<void> {
   const home = loadConfig(this.env, this.cwd).home.value;
   if (isId("ro", name)) {
-    await showRollout(this, home, await findRollout(home, name), name, flags);
+    const run = await findRollout(home, name);
+    if (flags.tokens) await showTokens(this, rolloutDirectory(home, run, name), flags);
+    else await showRollout(this, home, run, name, flags);
     return;
   }
+  if (flags.tokens) throw new MwError("usage", `--tokens shows one rollout, and ${JSON.stringify(name)} is none`, { fix: "mw show RUN --all lists the rollouts of a run" });
   const run = await findRun(home, name);
   const state = await loadRunState(home, run);
   const times = phaseTimes(state.rollouts.values());
