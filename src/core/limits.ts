@@ -13,6 +13,8 @@ export const LIMITS = {
   /** Default cap on each captured output stream of one exec; bytes beyond it are counted and dropped. */
   execOutputBytes: 16 * MiB,
   execArgvBytes: 128 * KiB * 8,
+  /** One argument of a program: the kernel's MAX_ARG_STRLEN without the NUL. */
+  argumentBytes: 128 * KiB - 1,
   execsPerSandbox: 256,
   /** Processes and threads of one rollout's machine. */
   sandboxPids: 1024,
@@ -130,6 +132,10 @@ export const LIMITS = {
   conversationBytes: 32 * MiB,
   /** Bytes of one command that a model asks for. */
   agentCommandBytes: 1 * MiB,
+  /** Output of an agent CLI that is kept, each stream; what is more is cut in the middle. */
+  cliOutputBytes: 8 * MiB,
+  /** One session log of an agent CLI. */
+  cliLogBytes: 64 * MiB,
   healthcheckOutputBytes: 64 * KiB,
   verifierOutputBytes: 16 * MiB,
   artifactBytes: 1 * GiB,

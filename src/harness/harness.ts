@@ -6,6 +6,7 @@
 import type { Runtime } from "../core/runtime.ts";
 import type { StopReason } from "../core/outcome.ts";
 import type { Sandbox } from "../sandbox/sandbox.ts";
+import type { ModelEndpoint } from "./cli/endpoint.ts";
 
 /** Where the model is. The key never enters a sandbox, a log or an error message. */
 export interface Upstream {
@@ -76,6 +77,8 @@ export interface Recorder {
   command(record: CommandRecord): Promise<void>;
   message(record: MessageRecord): Promise<void>;
   note(text: string): Promise<void>;
+  /** Keeps a file or tree beside the records: `copy` makes it at the host path that it is given, where nothing is yet. */
+  keep(name: string, copy: (target: string) => Promise<void>): Promise<void>;
 }
 
 export interface HarnessContext {
@@ -87,6 +90,8 @@ export interface HarnessContext {
   readonly user: string | null;
   readonly workdir: string | null;
   readonly upstream: Upstream | null;
+  /** The rollout's own model API inside the sandbox, for programs that call the model by themselves. */
+  readonly endpoint: ModelEndpoint | null;
   readonly budgets: Budgets;
   /** Drawn from the run's seed for this rollout. */
   readonly seed: string;

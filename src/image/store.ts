@@ -125,6 +125,17 @@ export class LocalImageStore implements ImageStore {
     };
   }
 
+  /** Makes an image from a source that is no reference of users, under the source's own name: once, whoever asks for it. */
+  provide(source: Source, options: ResolveOptions = {}): Promise<StoredImage> {
+    return this.#work.run(source.name, (signal) => this.#load(source, signal, options), options.signal);
+  }
+
+  /** What `provide` would find here already; null when it would make it. */
+  async provided(source: Source): Promise<StoredImage | null> {
+    const image = await this.#named(source.name);
+    return image !== null && (await this.#isFresh(source, image)) ? image : null;
+  }
+
   async tag(image: Image, name: string): Promise<void> {
     const parsed = parseImageReference(name, this.#cwd);
     if (parsed.kind !== "name" || parsed.name.digest !== null) {

@@ -6,6 +6,7 @@
  *     calls.jsonl         model calls with tokens
  *     commands.jsonl      commands with timing and exit; their output in commands/0001-stdout and -stderr, raw bytes as the agent saw them
  *     notes.txt           remarks of the harness
+ *     harness/            session logs of an agent CLI
  *     artifacts/          what the task declares as the agent's product
  *     verifier/           what the verifier wrote
  *     verdict.json        the verdict
@@ -14,7 +15,7 @@
  * Files appear with their first record.
  */
 import { mkdir, open, readdir, rename, writeFile, type FileHandle } from "node:fs/promises";
-import { join } from "node:path";
+import { dirname, join } from "node:path";
 import { MwError, messageOf } from "../core/errors.ts";
 import type { CallRecord, CommandRecord, MessageRecord, Recorder } from "../harness/harness.ts";
 import { writeDurably, type Durability } from "../store/durable.ts";
@@ -58,6 +59,14 @@ export class RolloutRecorder implements Recorder {
 
   async note(text: string): Promise<void> {
     await this.#append("notes.txt", `${text}\n`);
+  }
+
+  keep(name: string, copy: (target: string) => Promise<void>): Promise<void> {
+    return guarded(this.directory, async () => {
+      const target = join(this.directory, "harness", name);
+      await mkdir(dirname(target), { recursive: true });
+      await copy(target);
+    });
   }
 
   /** Writes a whole document. */

@@ -216,6 +216,7 @@ class Try {
         user: step.agentUser,
         workdir: task.environment.workdir,
         upstream,
+        endpoint: null,
         budgets: { ...budgets, timeMs },
         seed,
         recorder,

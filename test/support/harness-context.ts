@@ -1,4 +1,7 @@
 /** A rollout's surroundings for tests of harnesses: everything recorded is kept, and can be searched as one text. */
+import { mkdtempSync, rmSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
 import { systemRuntime } from "../../src/core/runtime.ts";
 import type { Budgets, CallRecord, CommandRecord, HarnessContext, MessageRecord } from "../../src/harness/harness.ts";
 import type { Sandbox } from "../../src/sandbox/sandbox.ts";
@@ -10,6 +13,8 @@ export interface Recorded {
   readonly notes: string[];
   /** Kinds of the records, in the order in which they were written. */
   readonly order: string[];
+  /** Host directory of what was kept beside the records. */
+  readonly directory: string;
   text(): string;
 }
 
@@ -21,6 +26,8 @@ export function harnessContext(sandbox: Sandbox, changes: Partial<HarnessContext
   const messages: MessageRecord[] = [];
   const notes: string[] = [];
   const order: string[] = [];
+  const directory = mkdtempSync(join(tmpdir(), "mw-kept-"));
+  process.once("exit", () => rmSync(directory, { recursive: true, force: true }));
   const keep =
     <T>(kind: string, list: T[]) =>
     (record: T): Promise<void> => {
@@ -36,14 +43,15 @@ export function harnessContext(sandbox: Sandbox, changes: Partial<HarnessContext
     user: null,
     workdir: "/work",
     upstream: null,
+    endpoint: null,
     budgets: BUDGETS,
     seed: "seed",
-    recorder: { call: keep("call", calls), command: keep("command", commands), message: keep("message", messages), note: keep("note", notes) },
+    recorder: { call: keep("call", calls), command: keep("command", commands), message: keep("message", messages), note: keep("note", notes), keep: (name, copy) => copy(join(directory, name.replaceAll("/", "-"))) },
     runtime: systemRuntime,
     signal: new AbortController().signal,
     ...changes,
   };
   const text = (): string =>
     JSON.stringify({ calls, messages, notes }) + commands.map((command) => JSON.stringify(command.command) + Buffer.from(command.stdout).toString() + Buffer.from(command.stderr).toString()).join("");
-  return { context, recorded: { calls, commands, messages, notes, order, text } };
+  return { context, recorded: { calls, commands, messages, notes, order, directory, text } };
 }

@@ -4,7 +4,7 @@
  */
 
 /** Never part of a workspace that is verified: injected later, or about the living machine. */
-export const NEVER_KEPT = ["/tests", "/solution", "/logs/verifier", "/run", "/dev", "/proc", "/sys"] as const;
+export const NEVER_KEPT = ["/tests", "/solution", "/logs/verifier", "/run", "/dev", "/proc", "/sys", "/.mw"] as const;
 
 export const DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 

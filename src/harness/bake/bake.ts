@@ -1,0 +1,134 @@
+/**
+ * Bakes an agent CLI: installs it once, at its exact version, into read-only layers of the image store, with everything that it needs to run in any image.
+ *
+ *     /.mw/lib/              a C library of its own (`private-libc.ts`)
+ *     /.mw/node/             the Node that it runs on; one layer for all CLIs of one Node version
+ *     /.mw/harness/NAME/     the CLI
+ *
+ * The result is an image of the store named `mw-harness/NAME:VERSION`: made by one process at a time, complete or not there, listed and removed like others, and
+ * collected when its name is gone. Bytes depend on the packages and the host's C library only, so that baking again gives the same layers.
+ */
+import { createHash } from "node:crypto";
+import { chmod, copyFile, mkdir } from "node:fs/promises";
+import { join } from "node:path";
+import type { Image, ImageProgress } from "../../image/image.ts";
+import type { LayerRecord } from "../../image/layers.ts";
+import { EMPTY_CONFIG } from "../../image/records.ts";
+import type { LoadOptions, Source } from "../../image/source.ts";
+import type { LocalImageStore } from "../../image/store.ts";
+import { removeTree } from "../../image/unpacker.ts";
+import type { CliDescriptor } from "../cli/descriptor.ts";
+import { installNpm } from "./npm.ts";
+import { addPrivateLibc, type ProgramFile } from "./private-libc.ts";
+import { installPypi } from "./pypi.ts";
+import { elfFiles, plainTree, removeMatching } from "./tree-files.ts";
+
+/** Raised when what baking does changes in a way that old layers must not survive. */
+const RECIPE_VERSION = 1;
+
+export interface BakeOptions {
+  readonly progress: ImageProgress;
+  readonly signal?: AbortSignal;
+  /** Of the host: package managers find their configuration in it. */
+  readonly env: Readonly<Record<string, string | undefined>>;
+}
+
+/** The baked CLI, baking it if need be. Concurrent calls, of other processes too, share the work. Rejects `environment` where a package or a tool cannot be had. */
+export function bakeHarness(store: LocalImageStore, descriptor: CliDescriptor, options: BakeOptions): Promise<Image> {
+  return store.provide(cliSource(store, descriptor, options), options);
+}
+
+/** What is here already; null when it has to be baked. */
+export function bakedHarness(store: LocalImageStore, descriptor: CliDescriptor): Promise<Image | null> {
+  return store.provided(cliSource(store, descriptor, { progress: () => undefined, env: {} }));
+}
+
+/** Name of the image; `mw image rm` takes it. */
+export function bakedName(name: string, version: string): string {
+  return `mw-harness/${name}:${version}`;
+}
+
+function cliSource(store: LocalImageStore, descriptor: CliDescriptor, bake: BakeOptions): Source {
+  const { name, version, install, remove } = descriptor;
+  return {
+    name: `docker.io/${bakedName(name, version)}`,
+    label: bakedName(name, version),
+    fingerprint: () => Promise.resolve(fingerprintOf([install, remove])),
+    load: (options) =>
+      inTemporary(store, async (directory) => {
+        const root = join(directory, "cli", ".mw/harness", name);
+        await mkdir(root, { recursive: true });
+        const runtime: ProgramFile[] = [];
+        const below: LayerRecord[] = [];
+        let libraries: readonly string[] = [];
+        if (install.kind === "npm") {
+          options.progress(`${name}: installing ${install.package} ${version} from the npm registry`);
+          await installNpm({ package: install.package, version, before: install.before, directory: root, env: bake.env, signal: options.signal });
+          if (install.node !== null) {
+            const node = await store.provide(nodeSource(store, install.node, bake), { progress: options.progress, signal: options.signal });
+            const layer = await nodeLayer(store, node);
+            below.push(layer.record);
+            runtime.push(...layer.programs);
+          }
+        } else if (install.kind === "pypi") {
+          options.progress(`${name}: installing ${install.requirements.length} Python packages`);
+          libraries = (await installPypi({ install, directory: root, env: bake.env, signal: options.signal })).libraries;
+        }
+        await removeMatching(root, remove);
+        const programs = [...runtime, ...(await elfFiles(root))];
+        const libc = join(directory, "libc", ".mw/lib");
+        const missing = await addPrivateLibc(programs, libc, libraries);
+        if (missing.length > 0) options.progress(`${name}: optional parts name libraries that this host does not have: ${missing.join(", ")}`);
+        options.progress(`${name}: packing`);
+        const pack = (part: string): Promise<LayerRecord> => store.layers.build(() => plainTree(join(directory, part)), { name: `${name} ${version}`, signal: options.signal });
+        return { layers: [await pack("libc"), ...below, await pack("cli")], config: EMPTY_CONFIG };
+      }),
+  };
+}
+
+function nodeSource(store: LocalImageStore, version: string, bake: BakeOptions): Source {
+  const name = bakedName("node", version);
+  const packageName = `node-${process.platform}-${process.arch}`;
+  return {
+    name: `docker.io/${name}`,
+    label: name,
+    fingerprint: () => Promise.resolve(fingerprintOf([packageName, version])),
+    load: (options: LoadOptions) =>
+      inTemporary(store, async (directory) => {
+        options.progress(`installing Node ${version} from the npm registry`);
+        const download = join(directory, "download");
+        await mkdir(download);
+        await installNpm({ package: packageName, version, before: null, directory: download, env: bake.env, signal: options.signal });
+        const bin = join(directory, "node", NODE_DIRECTORY, "bin");
+        await mkdir(bin, { recursive: true });
+        await copyFile(join(download, "node_modules", packageName, "bin/node"), join(bin, "node"));
+        await chmod(join(bin, "node"), 0o755);
+        // Only redirected here: the library itself comes with each CLI, all of it from one moment.
+        await addPrivateLibc(await elfFiles(bin), join(directory, "unused"));
+        const layer = await store.layers.build(() => plainTree(join(directory, "node")), { name, signal: options.signal });
+        return { layers: [layer], config: EMPTY_CONFIG };
+      }),
+  };
+}
+
+const NODE_DIRECTORY = ".mw/node";
+
+async function nodeLayer(store: LocalImageStore, image: Image): Promise<{ readonly record: LayerRecord; readonly programs: readonly ProgramFile[] }> {
+  const [descriptor] = image.layers;
+  const record = descriptor === undefined ? null : await store.layers.find(descriptor.digest);
+  if (record === null) throw new Error(`the image ${image.digest} of Node has no layer`);
+  return { record, programs: await elfFiles(join(store.layers.path(record.digest), NODE_DIRECTORY)) };
+}
+
+async function inTemporary<T>(store: LocalImageStore, work: (directory: string) => Promise<T>): Promise<T> {
+  const directory = await store.layers.temporary();
+  try {
+    return await work(directory);
+  } finally {
+    await removeTree(directory);
+  }
+}
+
+function fingerprintOf(recipe: unknown): string {
+  return createHash("sha256").update(JSON.stringify([RECIPE_VERSION, recipe])).digest("hex").slice(0, 16);
+}

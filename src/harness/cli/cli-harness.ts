@@ -1,0 +1,158 @@
+/**
+ * Drives an agent CLI of others in the sandbox: its configuration into a directory of its own, the task to its input, its output and session logs to the record.
+ *
+ * - The CLI runs as the task's user (else the image's), in the task's directory, with the user's own home: what the agent's commands see as `~` is what the verifier
+ *   sees. Its configuration lies in `/.mw/home`, which no verifier is shown.
+ * - The task reaches it byte for byte, as input or as one argument, never through a shell.
+ * - How it ends is put down to whose doing it was (`ending.ts`).
+ */
+import { createHash } from "node:crypto";
+import { stringify } from "smol-toml";
+import { MwError } from "../../core/errors.ts";
+import { LIMITS } from "../../core/limits.ts";
+import type { Sandbox } from "../../sandbox/sandbox.ts";
+import { isRootUser } from "../../sandbox/check-spec.ts";
+import { runCommand } from "../command.ts";
+import type { Harness, HarnessContext, HarnessEnd } from "../harness.ts";
+import { stopOfSignal } from "../stop.ts";
+import type { CliDescriptor, ConfigFile } from "./descriptor.ts";
+import { endOfCli } from "./ending.ts";
+import type { ModelEndpoint } from "./endpoint.ts";
+import { render, renderDocument, type TemplateValues } from "./template.ts";
+
+/** The CLI's own directory in the sandbox. Everything below `/.mw` is dropped before verification. */
+const HOME = "/.mw/home";
+const DEFAULT_CONTEXT_TOKENS = 131_072;
+
+export interface CliHarnessOptions {
+  /** Runs the CLI as this user, instead of the task's. */
+  readonly user?: string;
+}
+
+export function cliHarness(descriptor: CliDescriptor, options: CliHarnessOptions = {}): Harness {
+  return {
+    name: descriptor.name,
+    version: descriptor.version,
+    needsModel: true,
+    settings: { descriptor, user: options.user ?? null },
+    run: (context) => drive(descriptor, options, context),
+  };
+}
+
+async function drive(descriptor: CliDescriptor, options: CliHarnessOptions, context: HarnessContext): Promise<HarnessEnd> {
+  const { endpoint, sandbox, signal, budgets, instruction } = context;
+  if (endpoint === null) throw new MwError("usage", `${descriptor.title} needs a model.`, { fix: "Add --upstream URL and --model NAME." });
+  const input = instructionInput(descriptor, instruction);
+  const user = options.user ?? context.user;
+  const owner = user ?? sandbox.spec.user ?? sandbox.spec.root.user;
+  const root = isRootUser(owner);
+  const values = valuesOf(descriptor, context, endpoint);
+  const startedAt = context.runtime.monotonic();
+  const counts = (): Omit<HarnessEnd, "stopReason" | "detail"> => {
+    const totals = endpoint.totals();
+    const modelMs = totals?.modelMs ?? 0;
+    return { turns: totals?.complete ?? 0, promptTokens: totals?.promptTokens ?? 0, completionTokens: totals?.completionTokens ?? 0, modelMs, toolMs: Math.max(0, Math.round(context.runtime.monotonic() - startedAt - modelMs)) };
+  };
+  if (signal.aborted) return { ...stopOfSignal(signal), ...counts() };
+  try {
+    await prepareHome(sandbox, descriptor, values, owner === "" ? "0:0" : owner);
+    const env = { ...(await ownHome(sandbox, user)), ...renderAll({ ...descriptor.env, ...(root ? descriptor.rootEnv : {}) }, values) };
+    const { exit, stdout, stderr } = await runCommand(
+      { ...context, user, budgets: { ...budgets, outputBytes: LIMITS.cliOutputBytes } },
+      {
+        command: [...[...descriptor.command, ...(root ? (descriptor.rootArgs ?? []) : [])].map((word) => render(word, values)), ...input.words],
+        shown: descriptor.command,
+        agentWasHere: false,
+        env,
+        stdin: input.stdin,
+        ...(budgets.timeMs === null ? {} : { timeoutMs: Math.max(1, Math.ceil(budgets.timeMs)) }),
+      },
+    );
+    await keepLogs(descriptor, context);
+    if (signal.aborted) return { ...stopOfSignal(signal), ...counts() };
+    return { ...endOfCli(descriptor, exit, { stdout, stderr }, endpoint.totals()), ...counts() };
+  } catch (error) {
+    if (signal.aborted) return { ...stopOfSignal(signal), ...counts() };
+    throw error;
+  } finally {
+    // Fails only when the machine is gone. A later step of the task starts afresh.
+    await sandbox.files.remove(HOME).catch(() => undefined);
+  }
+}
+
+interface InstructionInput {
+  readonly stdin: string;
+  /** Last words of the command. */
+  readonly words: readonly string[];
+}
+
+/** Exported for tests. */
+export function instructionInput({ instruction: way, title }: CliDescriptor, instruction: string): InstructionInput {
+  if (way === "file") return { stdin: "", words: [] };
+  if (way === "stdin") return { stdin: instruction, words: [] };
+  const head = way === "split" ? (/^[-@]*/.exec(instruction)?.[0] ?? "") : "";
+  const rest = instruction.slice(head.length);
+  if (rest.includes("\0")) throw new MwError("invalid_task", `The instruction holds a NUL character, which ${title} cannot be given.`);
+  if (Buffer.byteLength(rest) > LIMITS.argumentBytes) throw new MwError("invalid_task", `The instruction has ${Buffer.byteLength(instruction)} bytes; ${title} takes it as an argument, which has at most ${LIMITS.argumentBytes}.`, { fix: "Shorten it, or use another harness." });
+  return { stdin: head, words: rest === "" ? [] : [rest] };
+}
+
+function valuesOf(descriptor: CliDescriptor, context: HarnessContext, endpoint: ModelEndpoint): TemplateValues {
+  const contextTokens = endpoint.contextTokens ?? DEFAULT_CONTEXT_TOKENS;
+  const hash = createHash("sha256").update(`cli:${context.seed}`).digest("hex");
+  return {
+    root: `/.mw/harness/${descriptor.name}`,
+    node: "/.mw/node/bin/node",
+    python: `/.mw/harness/${descriptor.name}/python/bin/python3`,
+    platform: `${process.platform}-${process.arch}`,
+    triple: `${process.arch === "arm64" ? "aarch64" : "x86_64"}-unknown-linux-musl`,
+    home: HOME,
+    workdir: context.workdir ?? context.sandbox.spec.workdir ?? context.sandbox.spec.root.workdir,
+    baseUrl: endpoint.baseUrl,
+    token: endpoint.token,
+    model: endpoint.model,
+    contextTokens,
+    outputTokens: Math.min(32_000, Math.floor(contextTokens / 4)),
+    uuid: `${hash.slice(0, 8)}-${hash.slice(8, 12)}-4${hash.slice(13, 16)}-8${hash.slice(17, 20)}-${hash.slice(20, 32)}`,
+    instruction: context.instruction,
+  };
+}
+
+async function prepareHome(sandbox: Sandbox, descriptor: CliDescriptor, values: TemplateValues, owner: string): Promise<void> {
+  await sandbox.files.remove(HOME);
+  await sandbox.files.mkdir(HOME, { mode: 0o700, owner });
+  await sandbox.files.mkdir(`${HOME}/tmp`, { mode: 0o700, owner });
+  for (const file of descriptor.files) {
+    const parts = file.path.split("/").slice(0, -1);
+    for (let depth = 1; depth <= parts.length; depth++) await sandbox.files.mkdir(`${HOME}/${parts.slice(0, depth).join("/")}`, { mode: 0o700, owner });
+    await sandbox.files.write(`${HOME}/${file.path}`, contentOf(file, values), { mode: 0o600, owner });
+  }
+}
+
+function contentOf({ format, content }: ConfigFile, values: TemplateValues): string {
+  const rendered = renderDocument(content, values);
+  if (format === "text") return String(rendered);
+  if (format === "toml") return `${stringify(rendered)}\n`;
+  // Characters that YAML, which is what some CLIs read it as, takes for line ends or refuses.
+  const escaped = (text: string): string => text.replaceAll(/[\u007f-\u009f\u2028\u2029\ufeff\ufffe\uffff]/g, (char) => `\\u${char.charCodeAt(0).toString(16).padStart(4, "0")}`);
+  return `${escaped(JSON.stringify(rendered, null, 2))}\n`;
+}
+
+function renderAll(texts: Readonly<Record<string, string>>, values: TemplateValues): Readonly<Record<string, string>> {
+  return Object.fromEntries(Object.entries(texts).map(([name, text]) => [name, render(text, values)]));
+}
+
+/** The user's home is the image's. A user who has none there that can be written gets the CLI's directory: programs fail without one. */
+async function ownHome(sandbox: Sandbox, user: string | null): Promise<Readonly<Record<string, string>>> {
+  const { code } = await sandbox.run({ command: ["/bin/sh", "-c", 'test -d "$HOME" && test -w "$HOME"'], ...(user === null ? {} : { user }), timeoutMs: 60_000 });
+  return code === 0 ? {} : { HOME };
+}
+
+/** Session logs are worth having and nobody's failure. */
+async function keepLogs(descriptor: CliDescriptor, { sandbox, recorder, signal }: HarnessContext): Promise<void> {
+  for (const log of descriptor.logs) {
+    const path = `${HOME}/${log}`;
+    if ((await sandbox.files.stat(path).catch(() => null)) === null) continue;
+    await recorder.keep(log, (target) => sandbox.files.download(path, target, { maxBytes: LIMITS.cliLogBytes, signal }).then(() => undefined)).catch((error: unknown) => recorder.note(`the session log ${log} could not be kept: ${String(error)}`));
+  }
+}

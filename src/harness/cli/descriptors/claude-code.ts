@@ -1,0 +1,31 @@
+import type { CliDescriptor } from "../descriptor.ts";
+
+export const claudeCode: CliDescriptor = {
+  name: "claude-code",
+  title: "Claude Code",
+  version: "2.1.332",
+  dialect: "anthropic",
+  install: { kind: "npm", package: "@anthropic-ai/claude-code", before: "2026-11-29", node: null },
+  remove: ["node_modules/.bin", "node_modules/@anthropic-ai/claude-code", "node_modules/@anthropic-ai/claude-code-*-musl"],
+  command: ["{root}/node_modules/@anthropic-ai/claude-code-{platform}/claude", "-p", "--output-format", "stream-json", "--verbose", "--dangerously-skip-permissions", "--model", "{model}", "--session-id", "{uuid}"],
+  instruction: "stdin",
+  files: [],
+  env: {
+    CLAUDE_CONFIG_DIR: "{home}",
+    CLAUDE_CODE_TMPDIR: "{home}/tmp",
+    ANTHROPIC_BASE_URL: "{baseUrl}",
+    ANTHROPIC_API_KEY: "{token}",
+    ANTHROPIC_DEFAULT_OPUS_MODEL: "{model}",
+    ANTHROPIC_DEFAULT_SONNET_MODEL: "{model}",
+    ANTHROPIC_DEFAULT_HAIKU_MODEL: "{model}",
+    CLAUDE_CODE_SUBAGENT_MODEL: "{model}",
+    CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC: "1",
+    DISABLE_AUTOUPDATER: "1",
+    DISABLE_PROMPT_CACHING: "1",
+    CLAUDE_CODE_ATTRIBUTION_HEADER: "0",
+  },
+  rootEnv: { IS_SANDBOX: "1" },
+  endings: [],
+  logs: ["projects"],
+  quirks: [],
+};

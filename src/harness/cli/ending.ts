@@ -1,0 +1,63 @@
+/**
+ * Why a CLI ended. Exit codes of agent CLIs mean little: 0 follows a denied permission as well as a finished task, 1 a context overflow after which the work was done
+ * all the same. What the gateway saw comes first, then the descriptor's rules, then the code. Nothing of this decides the reward.
+ *
+ * What a CLI prints may be the policy's own words. So a text counts only with an exit code that is an error, and a failure of the model server is believed only
+ * where the gateway, if there is one, saw one.
+ */
+import { MwError } from "../../core/errors.ts";
+import type { SessionTotals } from "../../gateway/session.ts";
+import type { ExecExit } from "../../sandbox/sandbox.ts";
+import { stopOfExit, type Stop } from "../stop.ts";
+import type { CliDescriptor, EndingRule } from "./descriptor.ts";
+
+const BUDGET_STOPS = { calls: "turns", tokens: "tokens", timeMs: "agent_time" } as const;
+const BUDGET_DETAILS = { calls: "The budget of model calls was used up.", tokens: "The token budget was used up.", timeMs: "The time of the model session was used up." } as const;
+/** Of the output's end: an error is the last thing that a program says. */
+const TAIL_CHARACTERS = 8192;
+
+export interface CliOutput {
+  readonly stdout: Uint8Array;
+  readonly stderr: Uint8Array;
+}
+
+/** Throws `upstream_failed` for a failure of the model server, `environment` for one of the CLI itself. */
+export function endOfCli(descriptor: CliDescriptor, exit: ExecExit, output: CliOutput, totals: SessionTotals | null): Stop {
+  const plain = stopOfExit(exit, descriptor.title);
+  if (plain.stopReason !== "finished" && plain.stopReason !== "crashed") return plain;
+  const exhausted = totals?.exhausted ?? null;
+  if (exhausted !== null) return { stopReason: BUDGET_STOPS[exhausted], detail: BUDGET_DETAILS[exhausted] };
+  const tail = tailOf(output);
+  const rule = descriptor.endings.find((candidate) => fits(candidate, exit.code, tail));
+  const failure = totals?.lastFailure ?? null;
+  if (rule?.means === "model_error" && (totals === null || failure !== null)) throw modelError(descriptor, failure?.message ?? rule.detail);
+  if (plain.stopReason === "crashed" && totals !== null && totals.complete === 0) {
+    if (failure !== null) throw modelError(descriptor, failure.message);
+    throw harnessError(descriptor, `${plain.detail} It got no answer of the model: ${lastLine(tail)}`);
+  }
+  if (rule?.means === "harness_error") throw harnessError(descriptor, rule.detail);
+  if (rule === undefined || rule.means === "model_error") return plain;
+  return { stopReason: rule.means, detail: rule.detail };
+}
+
+function fits(rule: EndingRule, code: number, tail: string): boolean {
+  if (rule.codes === undefined ? code === 0 : !rule.codes.includes(code)) return false;
+  return rule.text === undefined || new RegExp(rule.text, "i").test(tail);
+}
+
+function tailOf({ stdout, stderr }: CliOutput): string {
+  const end = (bytes: Uint8Array): string => Buffer.from(bytes.subarray(-TAIL_CHARACTERS)).toString("utf8");
+  return `${end(stdout)}\n${end(stderr)}`;
+}
+
+function lastLine(text: string): string {
+  return text.trim().split("\n").at(-1)?.slice(0, 500) ?? "";
+}
+
+function modelError({ title }: CliDescriptor, why: string): MwError {
+  return new MwError("upstream_failed", `${title} gave up on the model server: ${why}`, { fix: "see the calls of the rollout (calls.jsonl) and the server's own log" });
+}
+
+function harnessError({ title, name }: CliDescriptor, why: string): MwError {
+  return new MwError("environment", `${title} could not work: ${why}`, { fix: `see the rollout's commands/0001-stderr; mw harness test ${name} tries it alone` });
+}
