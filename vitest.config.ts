@@ -1,15 +1,17 @@
 import { defineConfig } from "vitest/config";
 
-const soak = process.env["MW_SOAK"] === "1";
+/** The suites beside the plain tests, by the variable that asks for them. */
+const SUITES = { MW_SOAK: { directory: "test/soak", testTimeout: 3_600_000 }, MW_INTEROP: { directory: "test/interop", testTimeout: 900_000 } };
+const suite = Object.entries(SUITES).find(([variable]) => process.env[variable] === "1")?.[1];
 
-/** Plain tests; `test/soak` holds the long ones, run with `npm run test:soak`. */
+/** Plain tests; `test/soak` holds the long ones (`npm run test:soak`), `test/interop` those with software of others (`npm run test:interop`). */
 export default defineConfig({
   test: {
-    include: soak ? ["test/soak/**/*.test.ts"] : ["src/**/*.test.ts", "test/**/*.test.ts"],
-    exclude: soak ? [] : ["test/soak/**"],
+    include: suite === undefined ? ["src/**/*.test.ts", "test/**/*.test.ts"] : [`${suite.directory}/**/*.test.ts`],
+    exclude: suite === undefined ? Object.values(SUITES).map(({ directory }) => `${directory}/**`) : [],
     // Machines are real: two files at once fill two cores.
     maxWorkers: 2,
-    testTimeout: soak ? 3_600_000 : 60_000,
+    testTimeout: suite?.testTimeout ?? 60_000,
     hookTimeout: 120_000,
     globalSetup: ["test/support/global-setup.ts"],
   },

@@ -1,10 +1,12 @@
-// The test command: installs what tests need, builds, checks, then runs the suites. `--soak` runs the long ones. Further arguments go to vitest.
+// The test command: installs what tests need, builds, checks, then runs the suites. `--soak` runs the long ones, `--interop` those with software of others that is
+// fetched for them. Further arguments go to vitest.
 import { existsSync } from "node:fs";
 import { join } from "node:path";
 import { ROOT, ensurePrograms, run } from "./toolchain.mjs";
 
-const soak = process.argv.includes("--soak");
-const rest = process.argv.slice(2).filter((argument) => argument !== "--soak");
+const SUITES = { "--soak": "MW_SOAK", "--interop": "MW_INTEROP" };
+const suite = Object.keys(SUITES).find((name) => process.argv.includes(name));
+const rest = process.argv.slice(2).filter((argument) => argument !== suite);
 if (!existsSync(join(ROOT, "node_modules/vitest"))) run("npm", ["ci", "--no-fund", "--no-audit"]);
 const missing = ensurePrograms({
   busybox: "busybox-static",
@@ -20,8 +22,9 @@ const missing = ensurePrograms({
   umoci: "umoci",
   git: "git",
   python3: "python3",
+  pip3: "python3-pip",
 });
 if (missing.length > 0 && process.env.CI !== undefined) process.exit(3);
 run(process.execPath, [join(ROOT, "scripts/build.mjs")]);
-if (!soak && rest.length === 0) run(process.execPath, [join(ROOT, "scripts/check.mjs")]);
-run(join(ROOT, "node_modules/.bin/vitest"), ["run", ...rest], { env: soak ? { MW_SOAK: "1" } : {} });
+if (suite === undefined && rest.length === 0) run(process.execPath, [join(ROOT, "scripts/check.mjs")]);
+run(join(ROOT, "node_modules/.bin/vitest"), ["run", ...rest], { env: suite === undefined ? {} : { [SUITES[suite]]: "1" } });

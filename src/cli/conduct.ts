@@ -1,11 +1,11 @@
 /** What `mw run`, `mw resume` and `mw demo` share: progress, interrupts, the result and its exit code. */
 import { MwError } from "../core/errors.ts";
 import { LIMITS } from "../core/limits.ts";
-import { makeHarness } from "../harness/index.ts";
+import { isAgentCli, makeHarness } from "../harness/index.ts";
 import type { Harness } from "../harness/harness.ts";
 import type { RunController } from "../rollout/controller.ts";
 import { runDocument } from "../rollout/report.ts";
-import type { RunDependencies, RunEnd } from "../rollout/run.ts";
+import type { HarnessSettings, RunDependencies, RunEnd } from "../rollout/run.ts";
 import type { Config } from "./config.ts";
 import type { AppContext } from "./context.ts";
 import { openMachines } from "./machines.ts";
@@ -21,8 +21,13 @@ export interface ConductOptions {
   readonly strict: boolean;
 }
 
-export function makeRunHarness(name: string, script: string | null): Harness {
-  return makeHarness(name, name === "script" && script !== null ? { script } : {});
+/** A run may draw among several harnesses: each gets of the settings what is its own. */
+export function makeRunHarness(name: string, { script, harnessCommand, harnessUser }: HarnessSettings): Harness {
+  return makeHarness(name, {
+    ...(name === "script" && script !== null ? { script } : {}),
+    ...(name === "generic" && harnessCommand !== null ? { command: harnessCommand } : {}),
+    ...(isAgentCli(name) && harnessUser !== null ? { cli: { user: harnessUser } } : {}),
+  });
 }
 
 /** Runs `work` with everything that a run needs, prints the result, sets the exit code. */

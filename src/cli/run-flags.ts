@@ -9,6 +9,8 @@ type SettingFlag = Exclude<SettingName, never>;
 
 export type RunFlags = { readonly [Name in SettingFlag]?: SettingValue<Name> } & {
   readonly script?: string;
+  readonly harnessCommand?: string;
+  readonly harnessUser?: string;
   readonly image?: string;
   readonly ignoreLimits: boolean;
   readonly strict: boolean;
@@ -29,6 +31,8 @@ export const runCommand: Command<AppContext> = buildCommand<RunFlags, string[], 
     flags: {
       harness: setting("harness", "name[,name]"),
       script: { kind: "parsed", parse: textParser, optional: true, placeholder: "file", brief: SCRIPT_HELP },
+      harnessCommand: { kind: "parsed", parse: textParser, optional: true, placeholder: "command", brief: "what the generic harness runs, by the image's shell; the task is its input, the model where OPENAI_BASE_URL and the like say" },
+      harnessUser: { kind: "parsed", parse: textParser, optional: true, placeholder: "user", brief: "user that runs agent CLIs, instead of the task's" },
       upstream: setting("upstream", "url"),
       model: setting("model", "name"),
       apiKeyFile: setting("apiKeyFile", "file"),

@@ -73,6 +73,7 @@ export async function openTaskGates(context: AppContext, config: Config, options
               return verified;
             },
           },
+          harnessLayers: new Map(),
           upstream: null,
           budgets: { turns: 1, tokens: null, commandMs: 3_600_000, outputBytes: 64 * 1024 },
           networkOverride: options.network,

@@ -5,7 +5,9 @@
  */
 import type { Runtime } from "../core/runtime.ts";
 import type { StopReason } from "../core/outcome.ts";
-import type { Sandbox } from "../sandbox/sandbox.ts";
+import type { ImageProgress } from "../image/image.ts";
+import type { LocalImageStore } from "../image/store.ts";
+import type { LayerMount, Sandbox } from "../sandbox/sandbox.ts";
 import type { ModelEndpoint } from "./cli/endpoint.ts";
 
 /** Where the model is. The key never enters a sandbox, a log or an error message. */
@@ -113,6 +115,13 @@ export interface HarnessEnd {
   readonly toolMs: number;
 }
 
+export interface LayerOptions {
+  readonly progress: ImageProgress;
+  readonly signal: AbortSignal;
+  /** Of the host. */
+  readonly env: Readonly<Record<string, string | undefined>>;
+}
+
 export interface Harness {
   readonly name: string;
   readonly version: string;
@@ -123,5 +132,7 @@ export interface Harness {
   readonly usesSolution?: boolean;
   /** Throws a `MwError` when this harness cannot work on the task at all; called before anything of the task starts. */
   check?(task: Pick<HarnessContext, "solution">): void;
+  /** What its machines need over the task's image, topmost first; made when it is not here. Called before a run starts. */
+  layers?(images: LocalImageStore, options: LayerOptions): Promise<readonly LayerMount[]>;
   run(context: HarnessContext): Promise<HarnessEnd>;
 }

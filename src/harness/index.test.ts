@@ -36,7 +36,9 @@ async function script(text: string | Buffer): Promise<Harness> {
 
 describe("the registry", () => {
   it("makes each harness by its name", () => {
-    expect(HARNESS_NAMES).toEqual(["nop", "oracle", "script", "bash"]);
+    expect(HARNESS_NAMES).toEqual(["nop", "oracle", "script", "bash", "generic", "claude-code", "codex", "gemini-cli", "qwen-code", "opencode", "pi", "continue", "mini-swe-agent"]);
+    for (const name of HARNESS_NAMES.slice(5)) expect(makeHarness(name)).toMatchObject({ name, needsModel: true, settings: { user: null } });
+    expect(makeHarness("generic", { command: "true", cli: { user: "agent" } })).toMatchObject({ name: "generic", settings: { user: "agent" } });
     for (const name of ["nop", "oracle", "bash"]) expect(makeHarness(name)).toMatchObject({ name, version: "1", needsModel: name === "bash" });
   });
 
@@ -44,14 +46,15 @@ describe("the registry", () => {
     ["bsh", "Did you mean bash?"],
     ["Oracel", "Did you mean oracle?"],
     ["noop", "Did you mean nop?"],
-    ["claude-code", "The harnesses are nop, oracle, script, bash."],
+    ["claude", "The harnesses are nop, oracle, script, bash, generic, claude-code"],
+    ["cladue-code", "Did you mean claude-code?"],
     ["", "The harnesses are"],
   ])("refuses %j and helps", (name, fix) => {
     expect(() => makeHarness(name)).toThrow(expect.objectContaining({ code: "usage", fix: expect.stringContaining(fix) as unknown }));
   });
 
   it("guesses no name that is nothing like it", () => {
-    for (const name of ["claude-code", "", "x", "o".repeat(100_000)]) {
+    for (const name of ["something-else", "", "x", "o".repeat(100_000)]) {
       expect(() => makeHarness(name)).toThrow(expect.objectContaining({ code: "usage", fix: expect.not.stringContaining("Did you mean") as unknown }));
     }
   });

@@ -138,6 +138,7 @@ async function control(setup: Setup): Promise<{ readonly state: RunState; readon
     preflight: () => undefined,
     harness: () => setup.harness ?? HARNESS,
     services: () => ({
+      harnessLayers: new Map(),
       runtime: setup.runtime ?? hasty,
       backend: machines.backend(),
       images: { root: () => Promise.resolve({ digest: "host:1", workdir: "/" }) } as unknown as TaskImages,

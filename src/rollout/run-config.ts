@@ -21,6 +21,10 @@ export const runConfigSchema = z.object({
   harnesses: z.array(z.object({ name: z.string(), version: z.string(), settings: z.record(z.string(), z.unknown()) })).min(1).readonly(),
   /** Name, in the run's directory, of the copy of the script that the `script` harness plays. */
   script: z.string().nullable(),
+  /** What the `generic` harness runs. */
+  harnessCommand: z.string().nullable().default(null),
+  /** User of agent CLIs, instead of the task's. */
+  harnessUser: z.string().nullable().default(null),
   upstream: z.object({ url: z.string(), model: z.string(), sampling: z.record(z.string(), z.number()) }).nullable(),
   /** Where the upstream's key is read from at start and resume; the key itself is nowhere. */
   apiKeyFile: z.string().nullable(),

@@ -6,9 +6,9 @@ import { LIMITS } from "../core/limits.ts";
 import type { Runtime } from "../core/runtime.ts";
 import type { ImageBuilder } from "../build/builder.ts";
 import type { Harness, Upstream } from "../harness/harness.ts";
-import type { ImageStore } from "../image/image.ts";
+import type { LocalImageStore } from "../image/store.ts";
 import { withoutUnenforceableLimits } from "../sandbox/lenient-backend.ts";
-import type { SandboxBackend } from "../sandbox/sandbox.ts";
+import type { SandboxBackend, LayerMount } from "../sandbox/sandbox.ts";
 import { FileLog } from "../store/file-log.ts";
 import { createRunDirectory, eventsFile, runDirectory, sweepRuns } from "../store/run-directory.ts";
 import { loadTask } from "../task/load-task.ts";
@@ -28,7 +28,7 @@ import type { TryServices } from "./try.ts";
 /** What makes machines, open for one controller. */
 export interface Machines {
   readonly backend: SandboxBackend;
-  readonly images: ImageStore;
+  readonly images: LocalImageStore;
   readonly builder: ImageBuilder;
   /** Fences what this controller writes from what an earlier one may still write. */
   readonly epoch: number;
@@ -43,13 +43,20 @@ export interface RunDependencies {
   readonly env: Readonly<Record<string, string | undefined>>;
   /** Rejects `busy` when another controller owns the data directory. */
   readonly openMachines: () => Promise<Machines>;
-  /** Makes a harness by name; `script` is the host path of the file that the script harness plays. */
-  readonly makeHarness: (name: string, script: string | null) => Harness;
+  /** Makes a harness by name, with those of the run's settings that concern it. */
+  readonly makeHarness: (name: string, settings: HarnessSettings) => Harness;
   readonly observer: RunObserver;
   /** Ends what happens before the controller starts: images are prepared, tasks are looked for. */
   readonly signal: AbortSignal;
   /** Gives the controller to whoever may stop it. */
   readonly started: (controller: RunController, run: RunId) => void;
+}
+
+export interface HarnessSettings {
+  /** Host path of the file that the script harness plays. */
+  readonly script: string | null;
+  readonly harnessCommand: string | null;
+  readonly harnessUser: string | null;
 }
 
 export interface RunEnd {
@@ -72,7 +79,7 @@ export function planOf(request: Pick<NewRun, "inputs" | "seed" | "attempts" | "h
 /** Rejects before anything exists when nothing that was given can run, or when the host cannot run it. */
 export async function startRun(dependencies: RunDependencies, request: NewRun, apiKey: string | null): Promise<RunEnd> {
   const { home, version, runtime } = dependencies;
-  const harnesses = request.harnesses.map((name) => dependencies.makeHarness(name, name === "script" ? request.script : null));
+  const harnesses = request.harnesses.map((name) => dependencies.makeHarness(name, request));
   const readable = await firstGroup(planOf(request), () => undefined);
   const machines = await dependencies.openMachines();
   try {
@@ -80,6 +87,7 @@ export async function startRun(dependencies: RunDependencies, request: NewRun, a
     const plan = await firstGroup(readable, checker(dependencies, request, harnesses, machines));
     // An image that every task is to use is there before anything starts.
     if (request.image !== null) await machines.images.resolve(request.image, { progress: (message) => dependencies.observer.activity?.(message), signal: dependencies.signal });
+    await layersOf(dependencies, harnesses, machines);
     dependencies.signal.throwIfAborted();
     const run = newId("run", runtime);
     const config: RunConfig = {
@@ -146,7 +154,8 @@ async function drive(dependencies: RunDependencies, { config, run, machines, log
     if (fresh) await emit({ type: "run_created", run });
     await emit({ type: "controller_started", pid: process.pid, version });
     const script = config.script === null ? null : join(runDirectory(home, run), config.script);
-    const harnesses = new Map(config.harnesses.map(({ name }) => [name, dependencies.makeHarness(name, name === "script" ? script : null)]));
+    const harnesses = new Map(config.harnesses.map(({ name }) => [name, dependencies.makeHarness(name, { ...config, script })]));
+    const harnessLayers = await layersOf(dependencies, [...harnesses.values()], machines);
     const controller = new RunController({
       home,
       config,
@@ -161,7 +170,7 @@ async function drive(dependencies: RunDependencies, { config, run, machines, log
         if (harness === undefined) throw new MwError("internal", `the harness ${name} was drawn but is none of the run's`);
         return harness;
       },
-      services: (signal) => services(dependencies, config, machines, apiKey, signal),
+      services: (signal) => services(dependencies, { config, machines, apiKey, harnessLayers }, signal),
       observer,
     });
     dependencies.started(controller, run);
@@ -171,7 +180,20 @@ async function drive(dependencies: RunDependencies, { config, run, machines, log
   }
 }
 
-function services(dependencies: RunDependencies, config: RunConfig, machines: Machines, apiKey: string | null, signal: AbortSignal): TryServices {
+/** By harness, what its machines need over the task's image; whatever has to be made for that is made now. */
+async function layersOf({ observer, signal, env }: RunDependencies, harnesses: readonly Harness[], machines: Machines): Promise<TryServices["harnessLayers"]> {
+  const layers = new Map<string, readonly LayerMount[]>();
+  for (const harness of harnesses) {
+    if (harness.layers !== undefined) layers.set(harness.name, await harness.layers(machines.images, { progress: (message) => observer.activity?.(message), signal, env }));
+  }
+  return layers;
+}
+
+interface ServiceParts extends Pick<Drive, "config" | "machines" | "apiKey"> {
+  readonly harnessLayers: TryServices["harnessLayers"];
+}
+
+function services(dependencies: RunDependencies, { config, machines, apiKey, harnessLayers }: ServiceParts, signal: AbortSignal): TryServices {
   const { runtime, observer, env } = dependencies;
   const upstream: Upstream | null = config.upstream === null ? null : { ...config.upstream, apiKey };
   const images = new TaskImages({
@@ -188,6 +210,7 @@ function services(dependencies: RunDependencies, config: RunConfig, machines: Ma
     backend,
     images,
     verifier: createVerifier({ backend, runtime, imageRoot: (environment) => images.root(environment), lookupEnv: (name) => env[name] }),
+    harnessLayers,
     upstream,
     budgets: config.budgets,
     networkOverride: config.network,

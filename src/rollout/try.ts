@@ -13,7 +13,7 @@ import type { Runtime } from "../core/runtime.ts";
 import { AGENT_CAN_CAUSE } from "../harness/command.ts";
 import type { Budgets, Harness, HarnessEnd, Upstream } from "../harness/harness.ts";
 import { diedOfMemory } from "../sandbox/died.ts";
-import type { RootFilesystem, Sandbox, SandboxBackend, SandboxSpec, Workspace } from "../sandbox/sandbox.ts";
+import type { LayerMount, RootFilesystem, Sandbox, SandboxBackend, SandboxSpec, Workspace } from "../sandbox/sandbox.ts";
 import type { Task, Verdict } from "../task/task.ts";
 import type { Verifier, VerifyRequest, VerifyResult } from "../task/verify/verify.ts";
 import { collectArtifacts } from "./artifacts.ts";
@@ -30,6 +30,8 @@ export interface TryServices {
   readonly backend: SandboxBackend;
   readonly images: TaskImages;
   readonly verifier: Verifier;
+  /** By name of the harness: what its machines have over the task's image. */
+  readonly harnessLayers: ReadonlyMap<string, readonly LayerMount[]>;
   readonly upstream: Upstream | null;
   readonly budgets: Omit<Budgets, "timeMs">;
   readonly networkOverride: "none" | "public" | null;
@@ -144,10 +146,11 @@ class Try {
   }
 
   #spec(root: RootFilesystem, workspace: Workspace | null): SandboxSpec {
-    const { task, run, rollout } = this.#request;
+    const { task, run, rollout, harness } = this.#request;
     const { environment } = task;
     return {
       root,
+      layers: this.#services.harnessLayers.get(harness.name) ?? [],
       ...(workspace === null ? {} : { workspace }),
       ...(environment.cpus === null ? {} : { cpus: environment.cpus }),
       ...(environment.memoryBytes === null ? {} : { memoryBytes: environment.memoryBytes }),

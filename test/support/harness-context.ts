@@ -20,14 +20,24 @@ export interface Recorded {
 
 export const BUDGETS: Budgets = { turns: 20, tokens: null, timeMs: null, commandMs: 20_000, outputBytes: 16_384 };
 
+let kept: string | null = null;
+
+/** One directory for all contexts of this process, gone with it. */
+function keptDirectory(): string {
+  if (kept !== null) return kept;
+  const made = mkdtempSync(join(tmpdir(), "mw-kept-"));
+  process.once("exit", () => rmSync(made, { recursive: true, force: true }));
+  kept = made;
+  return made;
+}
+
 export function harnessContext(sandbox: Sandbox, changes: Partial<HarnessContext> = {}): { readonly context: HarnessContext; readonly recorded: Recorded } {
   const calls: CallRecord[] = [];
   const commands: CommandRecord[] = [];
   const messages: MessageRecord[] = [];
   const notes: string[] = [];
   const order: string[] = [];
-  const directory = mkdtempSync(join(tmpdir(), "mw-kept-"));
-  process.once("exit", () => rmSync(directory, { recursive: true, force: true }));
+  const directory = mkdtempSync(join(keptDirectory(), "context-"));
   const keep =
     <T>(kind: string, list: T[]) =>
     (record: T): Promise<void> => {

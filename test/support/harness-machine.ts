@@ -4,10 +4,11 @@ import { copyFileSync, mkdirSync, mkdtempSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { dirname, join } from "node:path";
 import { openNativeBackend } from "../../src/sandbox/index.ts";
-import type { Sandbox, SandboxSpec } from "../../src/sandbox/sandbox.ts";
+import type { Sandbox, SandboxBackend, SandboxSpec } from "../../src/sandbox/sandbox.ts";
 import { makeTestRoot } from "./rootfs.ts";
 
 export interface Machines {
+  readonly backend: SandboxBackend;
   /** A fresh machine that works in /work. Killed with all others by `close`. */
   make(shell: "bash" | "sh", spec?: Partial<SandboxSpec>): Promise<Sandbox>;
   close(): Promise<void>;
@@ -20,6 +21,7 @@ export async function openMachines(): Promise<Machines> {
   addProgram(withBash.directory, "/bin/bash");
   const backend = await openNativeBackend({ home });
   return {
+    backend,
     make: async (shell, spec = {}) => await backend.create({ root: shell === "bash" ? { ...withBash.root, digest: `${withBash.root.digest}-bash` } : plain.root, workdir: "/work", ...spec }),
     close: async () => {
       await backend.close();

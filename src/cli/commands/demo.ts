@@ -57,6 +57,8 @@ async function attempt(context: AppContext, config: Config, flags: DemoFlags, ha
     seed: "demo",
     harnesses: [harness],
     script: null,
+    harnessCommand: null,
+    harnessUser: null,
     upstream: null,
     apiKeyFile: null,
     budgets: { turns: 1, tokens: null, commandMs: 600_000, outputBytes: 16 * 1024 },

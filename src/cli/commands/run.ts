@@ -2,6 +2,7 @@
 import { join } from "node:path";
 import { MwError } from "../../core/errors.ts";
 import { DEFAULT_OUTCOME_RULES } from "../../core/outcome.ts";
+import { isAgentCli } from "../../harness/index.ts";
 import { absoluteInput } from "../../rollout/inputs.ts";
 import { planOf, startRun, type NewRun } from "../../rollout/run.ts";
 import type { Config } from "../config.ts";
@@ -17,7 +18,7 @@ export async function run(this: AppContext, flags: RunFlags, ...tasks: string[])
   const config = loadConfig(this.env, this.cwd, flags);
   const request = newRun(this, config, flags, tasks);
   // A harness that does not exist or lacks an option is found before anything else is.
-  const harnesses = request.harnesses.map((name) => makeRunHarness(name, request.script));
+  const harnesses = request.harnesses.map((name) => makeRunHarness(name, request));
   const needsModel = harnesses.find((harness) => harness.needsModel);
   if (needsModel !== undefined && request.upstream === null && !flags.dryRun) {
     throw new MwError("usage", `the harness ${needsModel.name} drives a model, and none is named`, { fix: "give --upstream URL and --model NAME, or another --harness (oracle, nop, script)" });
@@ -37,12 +38,16 @@ function newRun(context: AppContext, config: Config, flags: RunFlags, tasks: rea
   const repeated = harnesses.find((name, index) => harnesses.indexOf(name) !== index);
   if (repeated !== undefined) throw new MwError("usage", `${config.origin("harness")}: the harness ${repeated} is named twice`, { fix: "name each harness once" });
   if (flags.script !== undefined && !harnesses.includes("script")) throw new MwError("usage", "--script is given, but the harness script is not", { fix: "add --harness script, or leave --script out" });
+  if (flags.harnessCommand !== undefined && !harnesses.includes("generic")) throw new MwError("usage", "--harness-command is given, but the harness generic is not", { fix: "add --harness generic, or leave --harness-command out" });
+  if (flags.harnessUser !== undefined && !harnesses.some(isAgentCli)) throw new MwError("usage", "--harness-user is given, but no agent CLI is", { fix: "name an agent CLI with --harness (mw harness ls), or leave --harness-user out" });
   return {
     inputs: tasks.map((task) => absoluteInput(context.cwd, task)),
     attempts: config.get("attempts") ?? 1,
     seed: config.get("seed") ?? Buffer.from(context.runtime.randomBytes(8)).toString("hex"),
     harnesses,
     script: flags.script === undefined ? null : absoluteInput(context.cwd, flags.script),
+    harnessCommand: flags.harnessCommand ?? null,
+    harnessUser: flags.harnessUser ?? null,
     upstream: upstreamOf(config),
     apiKeyFile: config.get("apiKeyFile"),
     budgets: { turns: config.get("maxTurns") ?? 100, tokens: config.get("tokenBudget"), commandMs: config.get("commandTimeout") ?? 300_000, outputBytes: 16 * 1024 },

@@ -45,7 +45,7 @@ export async function installPypi({ install, directory, env, signal }: PypiReque
   await removeMatching(packages, ["**/*.dist-info/RECORD", "**/*.dist-info/INSTALLER", "**/*.dist-info/REQUESTED", "**/*.dist-info/direct_url.json", "__pycache__", "tests"]);
   // Compiled now, since the layer is read-only; by hash and unchecked, so that times do not matter.
   for (const tree of [library, packages]) {
-    await runTool(["python3", "-I", "-m", "compileall", "-q", "-f", "--invalidation-mode", "unchecked-hash", "-s", directory, "-p", "/", tree], { ...options, what: "compile the Python packages" });
+    await runTool(["python3", "-I", "-m", "compileall", "-q", "-f", "-j", "0", "--invalidation-mode", "unchecked-hash", "-s", directory, "-p", "/", tree], { ...options, what: "compile the Python packages" });
   }
   return { libraries: libraries === null ? [] : [libraries] };
 }

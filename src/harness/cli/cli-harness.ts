@@ -12,6 +12,7 @@ import { MwError } from "../../core/errors.ts";
 import { LIMITS } from "../../core/limits.ts";
 import type { Sandbox } from "../../sandbox/sandbox.ts";
 import { isRootUser } from "../../sandbox/check-spec.ts";
+import { bakeHarness } from "../bake/bake.ts";
 import { runCommand } from "../command.ts";
 import type { Harness, HarnessContext, HarnessEnd } from "../harness.ts";
 import { stopOfSignal } from "../stop.ts";
@@ -35,6 +36,7 @@ export function cliHarness(descriptor: CliDescriptor, options: CliHarnessOptions
     version: descriptor.version,
     needsModel: true,
     settings: { descriptor, user: options.user ?? null },
+    layers: async (images, bake) => (descriptor.install.kind === "none" ? [] : (await images.rootFilesystem(await bakeHarness(images, descriptor, bake))).layers.map((path) => ({ path }))),
     run: (context) => drive(descriptor, options, context),
   };
 }
@@ -60,7 +62,7 @@ async function drive(descriptor: CliDescriptor, options: CliHarnessOptions, cont
     const { exit, stdout, stderr } = await runCommand(
       { ...context, user, budgets: { ...budgets, outputBytes: LIMITS.cliOutputBytes } },
       {
-        command: [...[...descriptor.command, ...(root ? (descriptor.rootArgs ?? []) : [])].map((word) => render(word, values)), ...input.words],
+        command: [...commandOf(descriptor, root, values), ...input.words],
         shown: descriptor.command,
         agentWasHere: false,
         env,
@@ -78,6 +80,11 @@ async function drive(descriptor: CliDescriptor, options: CliHarnessOptions, cont
     // Fails only when the machine is gone. A later step of the task starts afresh.
     await sandbox.files.remove(HOME).catch(() => undefined);
   }
+}
+
+function commandOf({ command, rootArgs = [], literalCommand }: CliDescriptor, root: boolean, values: TemplateValues): readonly string[] {
+  const words = root ? [...command, ...rootArgs] : command;
+  return literalCommand === true ? words : words.map((word) => render(word, values));
 }
 
 interface InstructionInput {

@@ -41,7 +41,7 @@ export interface ConfigFile {
 export interface EndingRule {
   /** Exit codes to which it applies; absent: all but 0. */
   readonly codes?: readonly number[];
-  /** A regular expression (case-insensitive) over the end of stdout and stderr; absent: the code alone decides. */
+  /** A regular expression (case-insensitive, `^` and `$` at lines) over the end of stdout, then of stderr; absent: the code alone decides. */
   readonly text?: string;
   /** A stop reason; or whose failure it was: the model server's, or the CLI's own. */
   readonly means: StopReason | "model_error" | "harness_error";
@@ -60,6 +60,8 @@ export interface CliDescriptor {
   readonly remove: readonly string[];
   /** argv. The first word is an absolute path, so that the image's PATH never decides what runs. */
   readonly command: readonly string[];
+  /** The command is the user's own and no template. */
+  readonly literalCommand?: true;
   /** Appended to the command when the agent is root inside. */
   readonly rootArgs?: readonly string[];
   /**
@@ -71,6 +73,10 @@ export interface CliDescriptor {
    * - `file`: in a configuration file that holds `{instruction}`.
    */
   readonly instruction: "stdin" | "argument" | "split" | "file";
+  /** The CLI itself strips blanks at both ends of the task, and has no way that does not. */
+  readonly trimsInstruction?: true;
+  /** The command with which the model says that it is done, for CLIs that take no answer without a tool call for an end. */
+  readonly doneCommand?: string;
   readonly files: readonly ConfigFile[];
   readonly env: Readonly<Record<string, string>>;
   readonly rootEnv?: Readonly<Record<string, string>>;

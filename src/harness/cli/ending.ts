@@ -42,12 +42,13 @@ export function endOfCli(descriptor: CliDescriptor, exit: ExecExit, output: CliO
 
 function fits(rule: EndingRule, code: number, tail: string): boolean {
   if (rule.codes === undefined ? code === 0 : !rule.codes.includes(code)) return false;
-  return rule.text === undefined || new RegExp(rule.text, "i").test(tail);
+  return rule.text === undefined || new RegExp(rule.text, "im").test(tail);
 }
 
 function tailOf({ stdout, stderr }: CliOutput): string {
   const end = (bytes: Uint8Array): string => Buffer.from(bytes.subarray(-TAIL_CHARACTERS)).toString("utf8");
-  return `${end(stdout)}\n${end(stderr)}`;
+  // Errors come last, wherever a CLI writes them.
+  return `${end(stdout)}\n${end(stderr)}`.trimEnd();
 }
 
 function lastLine(text: string): string {

@@ -46,8 +46,8 @@ const READERS: Readonly<Record<Dialect, (body: Json) => Read>> = {
     const tools = [...list(body["tools"]), ...input.flatMap((item) => (item["type"] === "additional_tools" ? list(item["tools"]) : []))];
     return {
       userTexts: input.filter((item) => item["role"] === "user").flatMap((item) => textsOf(item["content"])),
-      results: input.filter((item) => /_call_output$/.test(text(item["type"]))).map((item) => textsOf(item["output"]).join("")),
-      tools: tools.flatMap((tool) => [text(tool["name"] ?? tool["type"]), ...list(tool["tools"]).map((inner) => text(inner["name"]))]),
+      results: input.filter((item) => text(item["type"]).endsWith("_call_output")).map((item) => textsOf(item["output"]).join("")),
+      tools: tools.flatMap((tool) => [tool, ...list(tool["tools"])]).map((tool) => text(tool["name"] ?? tool["type"])),
     };
   },
   anthropic: (body) => {

@@ -23,9 +23,20 @@ export const claudeCode: CliDescriptor = {
     DISABLE_AUTOUPDATER: "1",
     DISABLE_PROMPT_CACHING: "1",
     CLAUDE_CODE_ATTRIBUTION_HEADER: "0",
+    CLAUDE_CODE_MAX_RETRIES: "4",
   },
   rootEnv: { IS_SANDBOX: "1" },
-  endings: [],
+  // The last line of its output is a JSON document of its own, in which the model's text is escaped.
+  endings: [
+    { text: '"result":"Prompt is too long"', means: "context_overflow", detail: "The conversation no longer fitted the model." },
+    { text: '"subtype":"error_max_turns"', means: "turns", detail: "Its own limit of turns was reached." },
+    { text: '"terminal_reason":"api_error"', means: "model_error", detail: "The model API answered with errors until it gave up." },
+  ],
   logs: ["projects"],
-  quirks: [],
+  quirks: [
+    "As root it skips permissions only with IS_SANDBOX=1, which is set for it.",
+    "Runs commands with bash or zsh only; where the image has neither, every command fails.",
+    "Messages of role `system` stand in the middle of its conversations.",
+    "After a context overflow it summarises and goes on in a fresh conversation.",
+  ],
 };

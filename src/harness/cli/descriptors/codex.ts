@@ -26,7 +26,16 @@ export const codex: CliDescriptor = {
     },
   ],
   env: { CODEX_HOME: "{home}", MW_MODEL_TOKEN: "{token}" },
-  endings: [],
+  // Lines of JSON, in which the model's text is escaped.
+  endings: [
+    { text: '"type":"turn\\.failed","error":\\{"message":"Codex ran out of room', means: "context_overflow", detail: "The conversation no longer fitted the model." },
+    { text: '"type":"turn\\.failed"', means: "model_error", detail: "The model API answered with errors until it gave up." },
+  ],
   logs: ["sessions"],
-  quirks: [],
+  quirks: [
+    "Hangs up as soon as the answer's terminal event is there.",
+    "Results of commands hold random ids and times.",
+    "The model's name decides its tools: names that it knows get a tool that takes JavaScript instead of a shell.",
+    "Puts its own ripgrep on the PATH of commands.",
+  ],
 };

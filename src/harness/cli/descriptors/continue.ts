@@ -9,6 +9,7 @@ export const continueCli: CliDescriptor = {
   remove: ["*.map", "*.md", "node_modules/.bin", "node_modules/@continuedev/cli/media", "meta.json"],
   command: ["{node}", "{root}/node_modules/@continuedev/cli/dist/cn.js", "--config", "{home}/config.yaml", "--auto", "-p", "--"],
   instruction: "argument",
+  trimsInstruction: true,
   files: [
     {
       path: "config.yaml",
@@ -33,7 +34,10 @@ export const continueCli: CliDescriptor = {
     },
   ],
   env: { CONTINUE_GLOBAL_DIR: "{home}", CONTINUE_TELEMETRY_ENABLED: "0", CONTINUE_METRICS_ENABLED: "0", CONTINUE_CLI_ENABLE_TELEMETRY: "0" },
-  endings: [],
+  endings: [
+    { text: '\\{"status":"error","message":"Context length exceeded', means: "context_overflow", detail: "The conversation no longer fitted the model." },
+    { text: '\\{"status":"error","message":', means: "model_error", detail: "The model API answered with errors until it gave up." },
+  ],
   logs: ["sessions", "logs"],
-  quirks: [],
+  quirks: ["Strips blanks at both ends of the task.", "Hides the exit code of a failing command from the model.", "Ends with 0 when it is told to stop by a signal.", "A context overflow ends it at once."],
 };

@@ -17,13 +17,24 @@ export const geminiCli: CliDescriptor = {
         security: { auth: { selectedType: "gemini-api-key" }, folderTrust: { enabled: false } },
         privacy: { usageStatisticsEnabled: false },
         telemetry: { enabled: false },
-        general: { enableAutoUpdate: false, enableAutoUpdateNotification: false },
+        general: { enableAutoUpdate: false, enableAutoUpdateNotification: false, maxAttempts: 4 },
         model: { disableLoopDetection: true },
       },
     },
   ],
   env: { GEMINI_CLI_HOME: "{home}", GOOGLE_GEMINI_BASE_URL: "{baseUrl}", GEMINI_API_KEY: "{token}", GEMINI_CLI_NO_RELAUNCH: "true" },
-  endings: [],
+  // Lines of JSON, in which the model's text is escaped. Exit codes of API errors are the HTTP status modulo 256.
+  endings: [
+    { codes: [41], means: "harness_error", detail: "Its authentication settings were refused." },
+    { codes: [53], means: "turns", detail: "Its own limit of turns was reached." },
+    { text: '"status":"error","error":\\{"type":"[^"]*","message":"[^\\n]*exceeds the maximum number of tokens', means: "context_overflow", detail: "The conversation no longer fitted the model." },
+    { text: '"status":"error","error":\\{"type":"[^"]*","message":"\\[API Error', means: "model_error", detail: "The model API answered with errors until it gave up." },
+  ],
   logs: [".gemini/tmp"],
-  quirks: [],
+  quirks: [
+    "Chokes on comments in an event stream.",
+    "Does not try a stream again that broke off, and does not shorten a conversation that no longer fits.",
+    "Results of commands hold a process number.",
+    "Ends with 0 when it is told to stop by a signal.",
+  ],
 };

@@ -97,6 +97,7 @@ export const miniSweAgent: CliDescriptor = {
     "{home}/trajectory.json",
   ],
   instruction: "file",
+  doneCommand: "echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT",
   files: [
     {
       path: "manyworlds.yaml",
@@ -109,7 +110,10 @@ export const miniSweAgent: CliDescriptor = {
     },
   ],
   env: { MSWEA_GLOBAL_CONFIG_DIR: "{home}", MSWEA_CONFIGURED: "true", MSWEA_SILENT_STARTUP: "1", LITELLM_LOCAL_MODEL_COST_MAP: "True" },
-  endings: [],
+  endings: [
+    { text: "^ContextWindowExceededError: litellm", means: "context_overflow", detail: "The conversation no longer fitted the model." },
+    { text: "^\\w+(?:Error|Timeout): litellm\\.", means: "model_error", detail: "The model API answered with errors until it gave up." },
+  ],
   logs: ["trajectory.json"],
   quirks: ["A command takes at most 30 s.", "It works until the model runs `echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT`; an answer without a tool call is answered with a reminder."],
 };

@@ -43,7 +43,18 @@ export const opencode: CliDescriptor = {
     OPENCODE_DISABLE_DEFAULT_PLUGINS: "1",
     OPENCODE_PURE: "1",
   },
-  endings: [],
+  // Lines of JSON, in which the model's text is escaped. It ends with 1 after any error, also when it recovered and finished.
+  endings: [
+    { text: '"type":"step_finish"[^\\n]*"reason":"stop"[^\\n]*\\s*(?![\\s\\S])', means: "finished", detail: "It finished after an error that it recovered from." },
+    { text: '"type":"error"[^\\n]*"name":"ContextOverflowError"', means: "context_overflow", detail: "The conversation no longer fitted the model." },
+    { text: '"type":"error"[^\\n]*"name":"[^"]*Error"', means: "model_error", detail: "The model API answered with errors until it gave up." },
+  ],
   logs: ["data/opencode/opencode.db", "data/opencode/log"],
-  quirks: [],
+  quirks: [
+    "Tries a failing model API again without end: the agent's time ends it.",
+    "Summarises without end when the reported usage stays near the configured window.",
+    "Hides the exit code of a failing command from the model.",
+    "Stops a command after about 120 s.",
+    "Its commands see XDG directories below /.mw/home, because it has no other way to keep its files apart.",
+  ],
 };

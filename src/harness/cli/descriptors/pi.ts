@@ -7,7 +7,7 @@ export const pi: CliDescriptor = {
   dialect: "openai-chat",
   install: { kind: "npm", package: "@mariozechner/pi-coding-agent", before: "2026-11-25", node: "24.22.3" },
   remove: ["freebsd_*", "openbsd_*", "darwin_*", "win32_*", "musl_*", "linux_*32*", "linux_riscv64d", "linux_loong64", "*.map", "*.md", "*.d.ts", "*.d.mts", "*.d.cts", "node_modules/.bin"],
-  command: ["{node}", "{root}/node_modules/@mariozechner/pi-coding-agent/dist/cli.js", "-p", "--mode", "json", "--provider", "manyworlds", "--model", "{model}"],
+  command: ["{node}", "{root}/node_modules/@mariozechner/pi-coding-agent/dist/cli.js", "-p", "--provider", "manyworlds", "--model", "{model}"],
   instruction: "split",
   files: [
     {
@@ -21,7 +21,10 @@ export const pi: CliDescriptor = {
     },
   ],
   env: { PI_CODING_AGENT_DIR: "{home}", PI_OFFLINE: "1" },
-  endings: [],
+  endings: [
+    { text: "maximum context length|context[ _]length[ _]exceeded|prompt is too long|overflow recovery failed", means: "context_overflow", detail: "The conversation no longer fitted the model." },
+    { text: "^\\s*(?:\\d{3} |Error: |Connection error)", means: "model_error", detail: "The model API answered with errors until it gave up." },
+  ],
   logs: ["sessions"],
   quirks: ["Truncated tool arguments are repaired and run.", "After a context overflow it summarises and goes on; a second one ends it with exit code 0 and no text."],
 };

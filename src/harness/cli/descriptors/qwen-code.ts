@@ -22,7 +22,17 @@ export const qwenCode: CliDescriptor = {
     },
   ],
   env: { QWEN_HOME: "{home}", OPENAI_API_KEY: "{token}", OPENAI_BASE_URL: "{baseUrl}/v1", OPENAI_MODEL: "{model}", QWEN_CODE_NO_RELAUNCH: "true", QWEN_CODE_SUPPRESS_YOLO_WARNING: "1" },
-  endings: [],
+  // Lines of JSON, in which the model's text is escaped.
+  endings: [
+    { codes: [53], means: "turns", detail: "Its own limit of turns was reached." },
+    { text: '"is_error":true[^\\n]*"error":\\{"message":"\\[API Error: [^\\n]*(?:maximum context length|context_length_exceeded|too long)', means: "context_overflow", detail: "The conversation no longer fitted the model." },
+    { text: '"is_error":true[^\\n]*"error":\\{"message":"\\[API Error', means: "model_error", detail: "The model API answered with errors until it gave up." },
+  ],
   logs: ["projects"],
-  quirks: [],
+  quirks: [
+    "Its prompt takes about 19,000 tokens before any work.",
+    "Runs with V8's optimising WebAssembly compiler off: with it one rollout takes 1.9 GB and 15 s.",
+    "Refuses commands that sleep for long.",
+    "An answer that was cut at its limit is asked for again with a larger one.",
+  ],
 };

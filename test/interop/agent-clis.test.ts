@@ -1,0 +1,117 @@
+/**
+ * The real agent CLIs, fetched and baked once, in real machines without network, against a scripted model: an image without a C library, without Python, without
+ * Node, and (but for those that need one) without bash.
+ */
+import { copyFileSync, mkdirSync, mkdtempSync, rmSync } from "node:fs";
+import { execFileSync } from "node:child_process";
+import { tmpdir } from "node:os";
+import { dirname, join } from "node:path";
+import { afterAll, beforeAll, describe, expect, it } from "vitest";
+import { systemRuntime } from "../../src/core/runtime.ts";
+import { bakedHarness, bakeHarness } from "../../src/harness/bake/bake.ts";
+import { CLI_DESCRIPTORS } from "../../src/harness/cli/descriptors/index.ts";
+import type { CliDescriptor } from "../../src/harness/cli/descriptor.ts";
+import { rehearse, type Rehearsal, type RehearsalOptions } from "../../src/harness/rehearsal/rehearse.ts";
+import type { Fault } from "../../src/harness/rehearsal/scripted-model.ts";
+import { openImageStore, type LocalImageStore } from "../../src/image/store.ts";
+import { openNativeBackend } from "../../src/sandbox/index.ts";
+import type { LayerMount, SandboxBackend } from "../../src/sandbox/sandbox.ts";
+import { makeTestRoot, type TestRoot } from "../support/rootfs.ts";
+
+let home = "";
+let store: LocalImageStore;
+let backend: SandboxBackend;
+let plain: TestRoot;
+let withBash: TestRoot;
+const layers = new Map<string, readonly LayerMount[]>();
+
+beforeAll(async () => {
+  home = mkdtempSync(join(tmpdir(), "mw-interop-"));
+  store = await openImageStore({ home });
+  backend = await openNativeBackend({ home });
+  plain = makeTestRoot();
+  withBash = makeTestRoot();
+  for (const file of ["/bin/bash", ...[...execFileSync("ldd", ["/bin/bash"], { encoding: "utf8" }).matchAll(/(\/\S+) \(0x/g)].map((match) => match[1] ?? "")]) {
+    mkdirSync(dirname(join(withBash.directory, file)), { recursive: true });
+    copyFileSync(file, join(withBash.directory, file));
+  }
+}, 120_000);
+afterAll(async () => {
+  await backend.close();
+  for (const root of [plain, withBash]) root.remove();
+  rmSync(home, { recursive: true, force: true });
+});
+
+async function bake(descriptor: CliDescriptor): Promise<readonly LayerMount[]> {
+  const known = layers.get(descriptor.name);
+  if (known !== undefined) return known;
+  const image = await bakeHarness(store, descriptor, { env: process.env, progress: () => undefined });
+  const made = (await store.rootFilesystem(image)).layers.map((path) => ({ path }));
+  layers.set(descriptor.name, made);
+  return made;
+}
+
+async function play(descriptor: CliDescriptor, options: Partial<RehearsalOptions> = {}): Promise<Rehearsal> {
+  const root = descriptor.name === "claude-code" ? withBash.root : plain.root;
+  return rehearse({ backend, root, layers: await bake(descriptor), descriptor, runtime: systemRuntime, signal: new AbortController().signal, ...options });
+}
+
+function failures({ checks }: Rehearsal): unknown {
+  return checks.filter(({ ok }) => !ok);
+}
+
+const chatError = (status: number, message: string, code: string | null): Fault => ({ status, headers: { "x-should-retry": "false" }, body: JSON.stringify({ type: "error", error: { type: "invalid_request_error", message, code } }) });
+const OVERFLOWS: Readonly<Record<CliDescriptor["dialect"], Fault>> = {
+  "openai-chat": chatError(400, "This model's maximum context length is 1000 tokens. However, your messages resulted in 2000 tokens.", "context_length_exceeded"),
+  "openai-responses": chatError(400, "Your input exceeds the context window of this model.", "context_length_exceeded"),
+  anthropic: chatError(400, "prompt is too long: 2000 tokens > 1000 maximum", null),
+  gemini: { status: 400, body: JSON.stringify({ error: { code: 400, message: "The input token count (2000) exceeds the maximum number of tokens allowed (1000).", status: "INVALID_ARGUMENT" } }) },
+};
+const NOT_FOUND: Readonly<Record<CliDescriptor["dialect"], Fault>> = {
+  "openai-chat": chatError(404, "no such model", "model_not_found"),
+  "openai-responses": chatError(404, "no such model", "model_not_found"),
+  anthropic: { status: 404, body: JSON.stringify({ type: "error", error: { type: "not_found_error", message: "model: no such model" } }) },
+  gemini: { status: 404, body: JSON.stringify({ error: { code: 404, message: "no such model", status: "NOT_FOUND" } }) },
+};
+
+describe.each(CLI_DESCRIPTORS.map((descriptor) => [descriptor.name, descriptor] as const))("%s", (_name, descriptor) => {
+  it("is baked once, and found afterwards", async () => {
+    await bake(descriptor);
+    expect(await bakedHarness(store, descriptor)).not.toBeNull();
+  });
+
+  it("works as an ordinary user", async () => {
+    expect(failures(await play(descriptor, { user: "agent" }))).toEqual([]);
+  });
+
+  it("works as root, and with a task that is blanks, line ends and options", async () => {
+    expect(failures(await play(descriptor, { instruction: "\n\n  - [ ] one\n--version\n\t@x\n \n" }))).toEqual([]);
+  });
+
+  it("works as a user of whom the image knows nothing", async () => {
+    expect(failures(await play(descriptor, { user: "23456:23456" }))).toEqual([]);
+  });
+
+  it("says so when the conversation no longer fits the model", async () => {
+    const { end, error, requests } = await play(descriptor, { user: "agent", fault: () => OVERFLOWS[descriptor.dialect] });
+    expect({ requests: requests.length > 0, stop: end?.stopReason ?? error }).toEqual({ requests: true, stop: "context_overflow" });
+  });
+
+  it("says so when the model is not there", async () => {
+    const { error, end } = await play(descriptor, { user: "agent", fault: () => NOT_FOUND[descriptor.dialect] });
+    expect(error ?? end).toMatchObject({ code: "upstream_failed" });
+  });
+});
+
+describe("baking", () => {
+  it("gives the same layers again", async () => {
+    const descriptor = CLI_DESCRIPTORS.find(({ name }) => name === "continue");
+    if (descriptor === undefined) throw new Error("no such descriptor");
+    await bake(descriptor);
+    const first = await bakedHarness(store, descriptor);
+    await store.remove(`mw-harness/${descriptor.name}:${descriptor.version}`);
+    expect(await bakedHarness(store, descriptor)).toBeNull();
+    const again = await bakeHarness(store, descriptor, { env: process.env, progress: () => undefined });
+    expect(again.layers).toEqual(first?.layers);
+  });
+});
