@@ -19,7 +19,7 @@ import type { LocalImageStore } from "../../image/store.ts";
 import { removeTree } from "../../image/unpacker.ts";
 import type { CliDescriptor } from "../cli/descriptor.ts";
 import { installNpm } from "./npm.ts";
-import { addPrivateLibc, type ProgramFile } from "./private-libc.ts";
+import { addPrivateLibc, libcVersion, type ProgramFile } from "./private-libc.ts";
 import { installPypi } from "./pypi.ts";
 import { elfFiles, plainTree, removeMatching } from "./tree-files.ts";
 
@@ -81,7 +81,7 @@ function cliSource(store: LocalImageStore, descriptor: CliDescriptor, bake: Bake
         if (missing.length > 0) options.progress(`${name}: optional parts name libraries that this host does not have: ${missing.join(", ")}`);
         options.progress(`${name}: packing`);
         const pack = (part: string): Promise<LayerRecord> => store.layers.build(() => plainTree(join(directory, part)), { name: `${name} ${version}`, signal: options.signal });
-        return { layers: [await pack("libc"), ...below, await pack("cli")], config: EMPTY_CONFIG };
+        return { layers: [await pack("libc"), ...below, await pack("cli")], config: { ...EMPTY_CONFIG, labels: { "manyworlds.libc": await libcVersion() } } };
       }),
   };
 }

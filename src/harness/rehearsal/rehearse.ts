@@ -54,7 +54,8 @@ const PORT = 8199;
 const TOKEN = "mw-rehearsal-token";
 const MODEL = "rehearsal-model";
 const WORKDIR = "/mw-rehearsal";
-const COMMANDS = ["echo rehearsed-$((40 + 2)) > out.txt", 'cat out.txt; echo "preload:[$LD_PRELOAD$LD_LIBRARY_PATH$PYTHONHOME$PYTHONPATH]"; pwd'] as const;
+/** Without command substitution, which some CLIs refuse. */
+const COMMANDS = ["printf 'rehearsed-%s\\n' 42 > out.txt", 'cat out.txt; echo "preload:[$LD_PRELOAD$LD_LIBRARY_PATH$PYTHONHOME$PYTHONPATH]"; pwd'] as const;
 const TIME_MS = 300_000;
 
 export async function rehearse(options: RehearsalOptions): Promise<Rehearsal> {

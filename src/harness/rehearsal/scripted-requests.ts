@@ -47,7 +47,7 @@ const READERS: Readonly<Record<Dialect, (body: Json) => Read>> = {
     return {
       userTexts: input.filter((item) => item["role"] === "user").flatMap((item) => textsOf(item["content"])),
       results: input.filter((item) => text(item["type"]).endsWith("_call_output")).map((item) => textsOf(item["output"]).join("")),
-      tools: tools.flatMap((tool) => [tool, ...list(tool["tools"])]).map((tool) => text(tool["name"] ?? tool["type"])),
+      tools: tools.concat(tools.flatMap((tool) => list(tool["tools"]))).map((tool) => text(tool["name"] ?? tool["type"])),
     };
   },
   anthropic: (body) => {

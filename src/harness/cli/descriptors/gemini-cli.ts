@@ -32,6 +32,7 @@ export const geminiCli: CliDescriptor = {
   ],
   logs: [".gemini/tmp"],
   quirks: [
+    "Refuses commands with command substitution.",
     "Chokes on comments in an event stream.",
     "Does not try a stream again that broke off, and does not shorten a conversation that no longer fits.",
     "Results of commands hold a process number.",
