@@ -11,11 +11,12 @@ import { ToolNames, type ToolIdentity } from "./tool-names.ts";
 
 type TextType = "text" | "reasoning" | "refusal";
 
+/** Text grows by adding alone and is looked at when it is whole: to look at it with every piece would cost the square of its length. */
 interface OpenText {
   readonly type: TextType;
   text: string;
-  /** Characters that were passed on. */
-  sent: number;
+  /** The end of the text that was not passed on. */
+  unsent: string;
 }
 
 interface OpenCall {
@@ -23,7 +24,10 @@ interface OpenCall {
   id: string | null;
   name: string;
   text: string;
-  sent: number;
+  unsent: string;
+  /** There is nothing but white space in the text. */
+  blank: boolean;
+  readonly end: ObjectEnd;
   /** Set when the call was passed on. */
   tool: ToolIdentity | null;
   block: Extract<AnswerBlock, { type: "tool_call" }> | null;
@@ -51,8 +55,10 @@ export class AnswerBuilder {
   text(type: TextType, text: string): void {
     if (text === "") return;
     const last = this.#blocks.at(-1);
-    if (last?.type === type) last.text += text;
-    else this.#blocks.push({ type, text, sent: 0 });
+    if (last?.type === type) {
+      last.text += text;
+      last.unsent += text;
+    } else this.#blocks.push({ type, text, unsent: text });
     this.#advance();
   }
 
@@ -60,7 +66,7 @@ export class AnswerBuilder {
   toolCall(key: number | string, id: string | null, name: string | null, text: string): void {
     let call = this.#calls.get(key);
     if (call === undefined) {
-      call = { type: "tool_call", id: null, name: "", text: "", sent: 0, tool: null, block: null };
+      call = { type: "tool_call", id: null, name: "", text: "", unsent: "", blank: true, end: new ObjectEnd(), tool: null, block: null };
       this.#calls.set(key, call);
       this.#blocks.push(call);
     }
@@ -70,7 +76,12 @@ export class AnswerBuilder {
     }
     if (id !== null && id !== "" && call.id === null) call.id = id;
     if (name !== null && name !== "" && call.name === "") call.name = name;
-    call.text += text;
+    if (text !== "") {
+      call.text += text;
+      call.unsent += text;
+      call.blank &&= text.trim() === "";
+      call.end.add(text);
+    }
     this.#advance();
   }
 
@@ -103,7 +114,7 @@ export class AnswerBuilder {
 
   #isFinished(at: number): boolean {
     const block = this.#blocks[at];
-    return block?.type !== "tool_call" || (block.name !== "" && isJsonObject(block.text));
+    return block?.type !== "tool_call" || (block.name !== "" && block.end.reached());
   }
 
   #stream(block: OpenText | OpenCall, closing = false): void {
@@ -115,18 +126,18 @@ export class AnswerBuilder {
     if (block.name === "") return;
     const tool = this.#open(block);
     // A custom tool's input is inside the JSON; white space alone may turn out to be no arguments at all.
-    if (tool.kind === "custom" || block.text.trim() === "") return;
+    if (tool.kind === "custom" || block.blank) return;
     const text = this.#unsent(block, closing);
     if (text !== "") this.#out.push({ type: "arguments", text });
   }
 
   /** Half a surrogate pair waits for its other half: alone it has no bytes. */
   #unsent(block: OpenText | OpenCall, closing: boolean): string {
-    const last = block.text.charCodeAt(block.text.length - 1);
-    const end = !closing && last >= 0xd800 && last <= 0xdbff ? block.text.length - 1 : block.text.length;
-    const text = block.text.slice(block.sent, end);
-    block.sent = end;
-    return text;
+    const { unsent } = block;
+    const last = unsent.charCodeAt(unsent.length - 1);
+    const end = !closing && last >= 0xd800 && last <= 0xdbff ? unsent.length - 1 : unsent.length;
+    block.unsent = unsent.slice(end);
+    return unsent.slice(0, end);
   }
 
   #open(call: OpenCall): ToolIdentity {
@@ -141,11 +152,12 @@ export class AnswerBuilder {
   #close(at: number): void {
     const block = this.#blocks[at];
     if (block === undefined) return;
-    this.#stream(block, true);
-    if (block.type !== "tool_call") return;
+    if (block.type !== "tool_call") return this.#stream(block, true);
     const tool = this.#open(block);
-    const text = tool.kind === "custom" ? this.#customInput(block.text) : block.text.trim() === "" ? "{}" : block.text;
-    if (block.sent === 0 && text !== "") this.#out.push({ type: "arguments", text });
+    const isJson = tool.kind !== "custom" && !block.blank;
+    const text = isJson ? block.text : tool.kind === "custom" ? this.#customInput(block.text) : "{}";
+    const rest = isJson ? this.#unsent(block, true) : text;
+    if (rest !== "") this.#out.push({ type: "arguments", text: rest });
     block.block = { type: "tool_call", id: block.id ?? "", arguments: text, ...tool };
   }
 
@@ -170,12 +182,29 @@ export class AnswerBuilder {
   }
 }
 
-function isJsonObject(text: string): boolean {
-  if (!/^\s*\{/.test(text) || !/\}\s*$/.test(text)) return false;
-  try {
-    JSON.parse(text);
-    return true;
-  } catch {
-    return false;
+/** Finds the brace that closes the object which a text begins with, in pieces, and looks only when it is asked. */
+class ObjectEnd {
+  #pending = "";
+  #depth = 0;
+  #inString = false;
+  #escaped = false;
+  #closed = false;
+
+  add(text: string): void {
+    this.#pending += text;
+  }
+
+  reached(): boolean {
+    for (const character of this.#pending) {
+      if (this.#escaped) this.#escaped = false;
+      else if (this.#inString) {
+        if (character === "\\") this.#escaped = true;
+        else if (character === '"') this.#inString = false;
+      } else if (character === '"') this.#inString = true;
+      else if (character === "{") this.#depth++;
+      else if (character === "}" && --this.#depth === 0) this.#closed = true;
+    }
+    this.#pending = "";
+    return this.#closed;
   }
 }
