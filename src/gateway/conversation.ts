@@ -163,7 +163,8 @@ export interface Answer {
 
 /**
  * A piece of a streamed answer. Pieces of one block are contiguous, blocks come in their order; joined they are exactly `Answer.blocks`. A tool call is opened by
- * `tool_call` and filled by `arguments`; texts, reasoning and refusals open with their first piece and close when another block opens or the answer ends.
+ * `tool_call` and filled by `arguments`; texts, reasoning and refusals open with their first piece and close when another block opens or the answer ends. No piece
+ * ends inside a code point: half of one cannot be written in every client's language.
  */
 export type Delta =
   | { readonly type: "text" | "reasoning" | "refusal"; readonly text: string }

@@ -45,6 +45,8 @@ export interface DialectCodec {
   decode(body: unknown, route: RouteFacts): TurnRequest;
   encode(answer: Answer, context: EncodeContext): unknown;
   stream(context: EncodeContext): StreamEncoder;
+  /** The same as one JSON array (`application/json`): Gemini's `:streamGenerateContent` without `alt=sse`. Other dialects have no such form. */
+  readonly streamJson?: (context: EncodeContext) => StreamEncoder;
   /** The response to a failure before anything was streamed. */
   encodeFailure(failure: GatewayFailure): ErrorResponse;
   /** The body that answers a token count (`count_tokens`, `countTokens`); null for dialects that have no such call. */
