@@ -116,8 +116,6 @@ export const LIMITS = {
   upstreamStreamBytes: 512 * MiB,
   /** One server-sent event of an inference server. */
   sseEventBytes: 64 * MiB,
-  /** One model call, from the request to the last byte of its answer. */
-  upstreamCallMs: 2 * 3600 * 1000,
   /** Silence within a streamed answer, while its reader is ready for more. */
   upstreamStallMs: 600_000,
   /** Asking a server what it can do. */

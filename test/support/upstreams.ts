@@ -16,15 +16,15 @@ afterEach(async () => {
 /** `kind`: of the upstream; default the engine's flavour. */
 export async function serve(
   script: EngineScript,
-  { kind, callMs, stallMs, ...options }: EngineOptions & Pick<OpenUpstreamOptions, "callMs" | "stallMs"> & { readonly kind?: string } = {},
+  { kind, stallMs, ...options }: EngineOptions & Pick<OpenUpstreamOptions, "stallMs"> & { readonly kind?: string } = {},
 ): Promise<{ readonly engine: Engine; readonly upstream: Upstream }> {
   const engine = await startEngine(script, options);
-  const upstream = connect(`${kind ?? options.flavour ?? "vllm"}=${engine.root}`, { ...(callMs === undefined ? {} : { callMs }), ...(stallMs === undefined ? {} : { stallMs }) });
+  const upstream = connect(`${kind ?? options.flavour ?? "vllm"}=${engine.root}`, stallMs === undefined ? {} : { stallMs });
   closers.push(() => engine.close());
   return { engine, upstream };
 }
 
-export function connect(spec: string, options: Pick<OpenUpstreamOptions, "callMs" | "stallMs"> = {}): Upstream {
+export function connect(spec: string, options: Pick<OpenUpstreamOptions, "stallMs"> = {}): Upstream {
   const upstream = openUpstream(parseUpstreamSpec(spec, "test"), { apiKey: KEY, ...options });
   closers.push(() => upstream.close());
   return upstream;

@@ -8,7 +8,6 @@ export interface OpenUpstreamOptions {
   /** Stays in this process: it is in no record and no message. */
   readonly apiKey: string | null;
   readonly runtime?: Runtime;
-  readonly callMs?: number;
   readonly stallMs?: number;
 }
 

@@ -157,12 +157,9 @@ describe("servers with a mind of their own", () => {
     expect(await failureOf(generate(wordy, turn()))).toMatchObject({ kind: "upstream", message: expect.stringContaining("HTTP 500") as string });
   });
 
-  it("may fall silent: the call ends by its own clocks", async () => {
+  it("may fall silent in the middle of an answer", async () => {
     const { upstream } = await serve([{ content: "one two three four", breakOff: "stall" }], { stallMs: 1_000 });
     expect(await failureOf(generate(upstream, turn({ stream: true })))).toMatchObject({ kind: "timeout", message: expect.stringContaining("silent") as string });
-    const { upstream: dead, engine } = await serve([{ breakOff: "never" }], { callMs: 300 });
-    expect(await failureOf(generate(dead, turn()))).toMatchObject({ kind: "timeout" });
-    expect(engine.requests.length).toBe(1);
   });
 });
 

@@ -21,8 +21,6 @@ export interface ChatUpstreamOptions {
   readonly spec: UpstreamSpec;
   readonly apiKey: string | null;
   readonly runtime: Runtime;
-  /** Time of one call; default `LIMITS.upstreamCallMs`. */
-  readonly callMs?: number;
   /** Silence within an answer; default `LIMITS.upstreamStallMs`. */
   readonly stallMs?: number;
 }
@@ -119,7 +117,7 @@ export class ChatUpstream implements Upstream {
     const reader = new ChatReader({ request: job.request, requestId, maxTokens, unlimited: this.#options.spec.kind !== "openai", fail: (error) => this.#failureOfError(error) });
     const sink = new ChatSink(reader, job.onDelta);
     try {
-      await this.#post(`${this.#paths.v1}/chat/completions`, JSON.stringify(body), sink, job.signal, this.#options.callMs ?? LIMITS.upstreamCallMs);
+      await this.#post(`${this.#paths.v1}/chat/completions`, body, sink, job.signal);
       if (sink.status < 200 || sink.status > 299) {
         const text = this.#redact(sink.errorText());
         return { kind: "failed", failure: failureOfStatus(sink.status, sink.headers, text, this.#options.runtime.now()), text };
@@ -144,22 +142,23 @@ export class ChatUpstream implements Upstream {
   #abortGeneration(requestId: string): void {
     if (this.#options.spec.kind !== "sglang") return;
     const sink = new TextSink(LIMITS.upstreamBodyBytes, () => new Error("too much"));
-    void this.#post(`${this.#paths.root}/abort_request`, JSON.stringify({ rid: requestId }), sink, new AbortController().signal, LIMITS.upstreamProbeMs).catch(() => undefined);
+    const signal = new AbortController().signal;
+    void this.#within(signal, (limited) => this.#post(`${this.#paths.root}/abort_request`, { rid: requestId }, sink, limited)).catch(() => undefined);
   }
 
-  async #post(path: string, body: string, sink: ChatSink | TextSink, signal: AbortSignal, timeoutMs: number): Promise<void> {
-    await this.#within(timeoutMs, signal, (limited) => this.#http.exchange({ method: "POST", path, headers: this.#headers, body, signal: limited }, sink));
+  #post(path: string, body: unknown, sink: ChatSink | TextSink, signal: AbortSignal): Promise<void> {
+    return this.#http.exchange({ method: "POST", path, headers: this.#headers, body: JSON.stringify(body), signal }, sink);
   }
 
-  /** Runs with a signal that also fires when the time is over; then rejects `timeout`. */
-  async #within<T>(timeoutMs: number, signal: AbortSignal, run: (signal: AbortSignal) => Promise<T>): Promise<T> {
+  /** Questions about the server have a time of their own; then `timeout` is rejected. A call's time is its session's. */
+  async #within<T>(signal: AbortSignal, run: (signal: AbortSignal) => Promise<T>): Promise<T> {
     const stop = new AbortController();
     const onAbort = (): void => stop.abort(signal.reason);
     signal.throwIfAborted();
     signal.addEventListener("abort", onAbort, { once: true });
     const timer = new AbortController();
-    this.#options.runtime.sleep(timeoutMs, timer.signal).then(
-      () => stop.abort(new GatewayFailure("timeout", `The model server gave no complete answer within ${timeoutMs} ms.`)),
+    this.#options.runtime.sleep(LIMITS.upstreamProbeMs, timer.signal).then(
+      () => stop.abort(new GatewayFailure("timeout", `The model server did not answer within ${LIMITS.upstreamProbeMs / 1000} s.`)),
       () => undefined,
     );
     try {
@@ -183,7 +182,7 @@ export class ChatUpstream implements Upstream {
   async #probe(model: string, memory: ModelMemory, signal: AbortSignal): Promise<UpstreamFacts> {
     const { spec } = this.#options;
     try {
-      const models = await this.#within(LIMITS.upstreamProbeMs, signal, (limited) => this.#listModels(limited));
+      const models = await this.#within(signal, (limited) => this.#listModels(limited));
       memory.contextTokens = models?.find(({ id }) => id === model)?.contextTokens ?? null;
       const whole = await this.#tinyGeneration(model, false, signal);
       const capture = levelOf(whole);
@@ -214,7 +213,7 @@ export class ChatUpstream implements Upstream {
       dropped: [],
     };
     const requestId = `probe-${Buffer.from(this.#options.runtime.randomBytes(8)).toString("hex")}`;
-    return this.#within(LIMITS.upstreamProbeMs, signal, (limited) => this.#generate({ request, requestId, onDelta: stream ? () => undefined : null, history: null, signal: limited }, stream));
+    return this.#within(signal, (limited) => this.#generate({ request, requestId, onDelta: stream ? () => undefined : null, history: null, signal: limited }, stream));
   }
 
   /** Null where the server has no such list. */
@@ -236,7 +235,7 @@ export class ChatUpstream implements Upstream {
     const tools = request.tools.length === 0 ? {} : { tools: wireTools(request.tools) };
     const body = { model: request.model, messages: chatMessages(request.messages, this.#reasoningField), ...tools, add_generation_prompt: true };
     try {
-      await this.#post(`${this.#paths.root}/tokenize`, JSON.stringify(body), sink, signal, LIMITS.upstreamProbeMs);
+      await this.#within(signal, (limited) => this.#post(`${this.#paths.root}/tokenize`, body, sink, limited));
     } catch (error) {
       if (error instanceof BrokenConnection) throw failureOfConnection(error, false);
       throw error;
