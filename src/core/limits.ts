@@ -44,6 +44,8 @@ export const LIMITS = {
   taskTimeoutMs: 7 * 24 * 3600 * 1000,
   instructionBytes: 1 * MiB,
   jsonLineBytes: 1 * MiB,
+  /** A tokenizer.json or chat template. */
+  tokenizerFileBytes: 256 * MiB,
   registryFileBytes: 64 * MiB,
   /** A task's solve.sh, and the file of the script harness. */
   solutionScriptBytes: 4 * MiB,

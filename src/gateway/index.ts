@@ -3,6 +3,8 @@ export type * from "./call.ts";
 export type * from "./conversation.ts";
 export type * from "./dialects/dialect.ts";
 export { GatewayFailure, type FailureDetails, type FailureKind } from "./failure.ts";
+export { Renderer, type RenderedPrompt } from "./render/renderer.ts";
+export { Tokenizer } from "./render/tokenizer.ts";
 export type * from "./session.ts";
 export { answerKey, chainKeys, conversationFacts, messageKey, toolsKey, type MessageKey } from "./trace/message-key.ts";
 export { openUpstream, type OpenUpstreamOptions } from "./upstreams/open.ts";

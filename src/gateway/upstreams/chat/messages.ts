@@ -42,7 +42,8 @@ export function chatMessages(messages: readonly Message[], reasoningField: Reaso
   return result;
 }
 
-function toolText(text: string, isError: boolean, hasImages: boolean): string {
+/** What a template or server is to read of a tool's result, whose dialect may mark failures. */
+export function toolText(text: string, isError: boolean, hasImages: boolean): string {
   const shown = text === "" && hasImages ? "(images, in the next user message)" : text;
   return isError && !/^\s*error/i.test(shown) ? `Error: ${shown}` : shown;
 }
