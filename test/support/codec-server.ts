@@ -3,14 +3,14 @@ import { once } from "node:events";
 import { createServer, type IncomingMessage, type ServerResponse } from "node:http";
 import type { AddressInfo } from "node:net";
 import type { Answer, AnswerBlock, Delta, TurnRequest } from "../../src/gateway/conversation.ts";
-import type { DialectCodec } from "../../src/gateway/dialects/dialect.ts";
+import type { DialectCodec, StreamEncoder } from "../../src/gateway/dialects/dialect.ts";
 import { GatewayFailure } from "../../src/gateway/failure.ts";
 
 export interface CodecServerOptions {
   readonly codec: DialectCodec;
   /** `call` counts from 1. A failure before the stream; one in the middle is `failAfter`. */
   readonly answer: (request: TurnRequest, call: number) => Answer | GatewayFailure;
-  /** Code units in a delta; default: each text is one. */
+  /** Code points in a delta; default: each text is one. */
   readonly deltaLength?: number;
   /** Bytes in one write; default: an event. */
   readonly writeBytes?: number;
@@ -37,15 +37,19 @@ export async function serveCodec(options: CodecServerOptions): Promise<CodecServ
       if (incoming.method === "GET") return sendJson(response, 200, codec.encodeModels([{ id: "model", contextTokens: 4096 }]));
       const body: unknown = JSON.parse(await textOf(incoming));
       bodies.push(body);
-      const request = codec.decode(body, { model: null, stream: null });
+      const { pathname, searchParams } = new URL(incoming.url ?? "/", "http://localhost");
+      const [, model = null, method = null] = /\/models\/(.+):(\w+)$/.exec(pathname) ?? [];
+      const request = codec.decode(body, { model, stream: method === null ? null : method === "streamGenerateContent" });
       requests.push(request);
-      if (incoming.url?.endsWith("/count_tokens") === true && codec.encodeCount !== null) return sendJson(response, 200, codec.encodeCount(42));
+      if (/(count_tokens|input_tokens|:countTokens)$/.test(pathname) && codec.encodeCount !== null) return sendJson(response, 200, codec.encodeCount(42));
       const answer = options.answer(request, requests.length);
       if (answer instanceof GatewayFailure) throw answer;
       const context = { callId: `call-${requests.length}`, createdAt: 1_700_000_000_000, request };
       if (!request.stream) return sendJson(response, 200, codec.encode(answer, context));
-      response.writeHead(200, { "content-type": "text/event-stream" });
-      for (const text of streamTexts(options, answer, context)) await write(response, text, options.writeBytes);
+      const asArray = method !== null && searchParams.get("alt") !== "sse";
+      response.writeHead(200, { "content-type": asArray ? "application/json" : "text/event-stream" });
+      const encoder = (asArray ? codec.streamJson?.(context) : undefined) ?? codec.stream(context);
+      for (const text of streamTexts(options, answer, encoder)) await write(response, text, options.writeBytes);
       response.end();
     } catch (error) {
       if (!(error instanceof GatewayFailure)) throw error;
@@ -67,8 +71,7 @@ export async function serveCodec(options: CodecServerOptions): Promise<CodecServ
   };
 }
 
-function* streamTexts({ codec, deltaLength, failAfter }: CodecServerOptions, answer: Answer, context: Parameters<DialectCodec["stream"]>[0]): Generator<string> {
-  const stream = codec.stream(context);
+function* streamTexts({ deltaLength, failAfter }: CodecServerOptions, answer: Answer, stream: StreamEncoder): Generator<string> {
   yield stream.start(null);
   for (const [position, delta] of cutDeltas(answer.blocks, deltaLength ?? Number.POSITIVE_INFINITY).entries()) {
     if (failAfter?.deltas === position) return yield stream.fail(failAfter.failure);
@@ -77,7 +80,7 @@ function* streamTexts({ codec, deltaLength, failAfter }: CodecServerOptions, ans
   yield stream.end(answer);
 }
 
-/** The pieces of a streamed answer, none longer than `length` code units. */
+/** The pieces of a streamed answer, none longer than `length` code points. */
 export function cutDeltas(blocks: readonly AnswerBlock[], length: number): readonly Delta[] {
   return blocks.flatMap((block): readonly Delta[] => {
     switch (block.type) {
@@ -97,8 +100,9 @@ export function cutDeltas(blocks: readonly AnswerBlock[], length: number): reado
 }
 
 function cut(text: string, length: number): readonly string[] {
-  const size = Math.min(length, Math.max(text.length, 1));
-  return Array.from({ length: Math.max(1, Math.ceil(text.length / size)) }, (_, index) => text.slice(index * size, (index + 1) * size));
+  const points = Array.from(text);
+  const size = Math.min(length, Math.max(points.length, 1));
+  return Array.from({ length: Math.max(1, Math.ceil(points.length / size)) }, (_, index) => points.slice(index * size, (index + 1) * size).join(""));
 }
 
 async function write(response: ServerResponse, text: string, bytes: number | undefined): Promise<void> {

@@ -1,7 +1,9 @@
-/** The codecs by dialect. */
-import { anthropic } from "./anthropic/codec.ts";
+/** The codec of each dialect. */
 import type { Dialect } from "../conversation.ts";
+import { anthropic } from "./anthropic/codec.ts";
 import type { DialectCodec } from "./dialect.ts";
+import { gemini } from "./gemini/codec.ts";
 import { openaiChat } from "./openai-chat/codec.ts";
+import { openaiResponses } from "./openai-responses/codec.ts";
 
-export const CODECS: Readonly<Partial<Record<Dialect, DialectCodec>>> = { "openai-chat": openaiChat, anthropic };
+export const CODECS: Readonly<Record<Dialect, DialectCodec>> = { "openai-chat": openaiChat, "openai-responses": openaiResponses, anthropic, gemini };

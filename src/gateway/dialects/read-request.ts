@@ -2,12 +2,22 @@
 import { z } from "zod";
 import { GatewayFailure } from "../failure.ts";
 
-/** Throws `GatewayFailure` `invalid_request` with the first thing that is wrong, as `messages[3].content[1].source: ...`. */
-export function readBody<T>(schema: z.ZodType<T>, body: unknown): T {
+/** Throws `GatewayFailure` `invalid_request` with the first thing that is wrong, as `messages[3].content[1].source: ...`. `field`: where `body` stands itself. */
+export function readBody<T>(schema: z.ZodType<T>, body: unknown, field = ""): T {
   const parsed = schema.safeParse(body);
   if (parsed.success) return parsed.data;
   const { path, message } = deepest(parsed.error.issues[0], []);
-  throw invalid(fieldName(path), message);
+  throw invalid(fieldName(path, field), message);
+}
+
+export function readObject(value: unknown, field: string): Readonly<Record<string, unknown>> {
+  if (typeof value !== "object" || value === null || Array.isArray(value)) throw invalid(field, "not an object");
+  return value as Readonly<Record<string, unknown>>;
+}
+
+export function readList(value: unknown, field: string): readonly unknown[] {
+  if (!Array.isArray(value)) throw invalid(field, "not a list");
+  return value as readonly unknown[];
 }
 
 /** What a codec throws for a field that it cannot honour. */
@@ -24,8 +34,15 @@ export function unknownFields(schema: { readonly shape: object }, body: Readonly
 export class Dropped {
   readonly #names = new Set<string>();
 
-  add(name: string): void {
-    this.#names.add(name);
+  /** `why`: where the name alone does not say it. */
+  add(name: string, why?: string): void {
+    const place = name.replaceAll(/\[\d+\]/g, "[]");
+    this.#names.add(why === undefined ? place : `${place}: ${why}`);
+  }
+
+  /** Notes the members of `object` that are not in `known` and say something. */
+  unknown(object: object, prefix: string, known: ReadonlySet<string>): void {
+    this.fields(object, prefix, Object.keys(object).filter((field) => !known.has(field)));
   }
 
   /** Notes those of `fields` that `object` has. */
@@ -51,8 +68,8 @@ export function jsonText(value: unknown, field: string): string {
   }
 }
 
-function fieldName(path: readonly PropertyKey[]): string {
-  return path.map((key, position) => (typeof key === "number" ? `[${key}]` : `${position === 0 ? "" : "."}${String(key)}`)).join("");
+function fieldName(path: readonly PropertyKey[], start: string): string {
+  return path.reduce<string>((name, key) => (typeof key === "number" ? `${name}[${key}]` : name === "" ? String(key) : `${name}.${String(key)}`), start);
 }
 
 /** Of a union's failures, that of the branch which came furthest: the branch that the sender meant. */

@@ -4,8 +4,8 @@
  */
 import { z } from "zod";
 import type { AnswerBlock, ContentBlock, Message, ReasoningBlock } from "../../conversation.ts";
-import { type Notes, objectAt, parseAt, refuse } from "../fields.ts";
-import { printArguments } from "./arguments.ts";
+import { type Dropped, invalid, jsonText, readBody, readObject } from "../read-request.ts";
+import { argumentsObjectText, unwrapArguments } from "../tool-arguments.ts";
 import { camelAt } from "./keys.ts";
 import { unsealRider } from "./signature.ts";
 import { listAt } from "./tools.ts";
@@ -27,8 +27,8 @@ const REFUSED_PARTS: Readonly<Record<string, string>> = {
 
 type Part = Readonly<Record<string, unknown>>;
 
-export function decodeContents(value: unknown, notes: Notes): readonly Message[] {
-  const reader = new ContentsReader(notes);
+export function decodeContents(value: unknown, dropped: Dropped): readonly Message[] {
+  const reader = new ContentsReader(dropped);
   // The SDKs also take a single content.
   const contents = Array.isArray(value) ? (value as readonly unknown[]) : [value];
   for (const [index, content] of contents.entries()) reader.read(content, Array.isArray(value) ? `contents[${index}]` : "contents");
@@ -36,31 +36,31 @@ export function decodeContents(value: unknown, notes: Notes): readonly Message[]
 }
 
 /** `systemInstruction`: its texts, as one message; null where it has none. */
-export function decodeSystem(value: unknown, notes: Notes): Message | null {
+export function decodeSystem(value: unknown, dropped: Dropped): Message | null {
   if (value === null || value === undefined) return null;
   if (typeof value === "string") return { role: "system", name: "system", content: [{ type: "text", text: value }] };
   const path = "systemInstruction";
-  const content = listAt(camelAt(value, path)["parts"], `${path}.parts`).map((entry, index) => decodeUserPart(readPart(entry, `${path}.parts[${index}]`, notes), `${path}.parts[${index}]`));
+  const content = listAt(camelAt(value, path)["parts"], `${path}.parts`).map((entry, index) => decodeUserPart(readPart(entry, `${path}.parts[${index}]`, dropped), `${path}.parts[${index}]`));
   return content.length === 0 ? null : { role: "system", name: "system", content };
 }
 
 class ContentsReader {
   readonly messages: Message[] = [];
-  readonly #notes: Notes;
+  readonly #dropped: Dropped;
   /** Calls that no response has answered yet, in order. */
   #pending: { readonly id: string; readonly name: string }[] = [];
   #calls = 0;
   #answer: AnswerBlock[] | null = null;
 
-  constructor(notes: Notes) {
-    this.#notes = notes;
+  constructor(dropped: Dropped) {
+    this.#dropped = dropped;
   }
 
   read(value: unknown, path: string): void {
     const content = camelAt(value, path);
-    this.#notes.unknown(content, new Set(["role", "parts"]), path);
-    const role = parseAt(roleSchema, content["role"], `${path}.role`);
-    const parts = listAt(content["parts"], `${path}.parts`).map((entry, index) => readPart(entry, `${path}.parts[${index}]`, this.#notes));
+    this.#dropped.unknown(content, path, new Set(["role", "parts"]));
+    const role = readBody(roleSchema, content["role"], `${path}.role`);
+    const parts = listAt(content["parts"], `${path}.parts`).map((entry, index) => readPart(entry, `${path}.parts[${index}]`, this.#dropped));
     if (role === "model") for (const [index, part] of parts.entries()) this.#modelPart(part, `${path}.parts[${index}]`);
     else this.#userParts(parts, path, role === "system");
   }
@@ -77,7 +77,7 @@ class ContentsReader {
   }
 
   #modelPart(part: Part, path: string): void {
-    const { text, thought, thoughtSignature } = parseAt(partSchema, part, path);
+    const { text, thought, thoughtSignature } = readBody(partSchema, part, path);
     const rider = typeof thoughtSignature === "string" ? unsealRider(thoughtSignature) : {};
     if (this.#answer === null) {
       this.#answer = [];
@@ -91,28 +91,28 @@ class ContentsReader {
     if (rider.thoughts !== undefined) restoreThoughts(answer, rider.thoughts);
     if (part["functionCall"]) {
       const call = camelAt(part["functionCall"], `${path}.functionCall`);
-      const { id: given, name } = parseAt(callSchema, call, `${path}.functionCall`);
-      const args = call["args"] === null || call["args"] === undefined ? {} : objectAt(call["args"], `${path}.functionCall.args`);
+      const { id: given, name } = readBody(callSchema, call, `${path}.functionCall`);
+      const args = call["args"] === null || call["args"] === undefined ? {} : readObject(call["args"], `${path}.functionCall.args`);
       this.#calls++;
       const id = given ? given : `call_${this.#calls}`;
       this.#pending.push({ id, name });
-      answer.push({ type: "tool_call", id, name, arguments: printArguments(args, rider.arguments), ...(rider.signature === undefined ? {} : { signature: rider.signature }) });
+      answer.push({ type: "tool_call", id, name, arguments: printArguments(args, rider.arguments, `${path}.functionCall.args`), ...(rider.signature === undefined ? {} : { signature: rider.signature }) });
     } else if (typeof text === "string") {
       say(answer, rider.refusal === true ? "refusal" : "text", text);
-      if (rider.signature !== undefined) this.#notes.drop(`${path}.thoughtSignature`, "a signature on a text, made by another model");
-    } else refuse(path, "holds nothing that a model can have said");
+      if (rider.signature !== undefined) this.#dropped.add(`${path}.thoughtSignature`, "a signature on a text, made by another model");
+    } else throw invalid(path, "holds nothing that a model can have said");
   }
 
   #response(value: unknown, path: string): Message {
     const response = camelAt(value, path);
-    const { id: given, name } = parseAt(callSchema, response, path);
+    const { id: given, name } = readBody(callSchema, response, path);
     const index = this.#pending.findIndex((call) => (given ? call.id === given : call.name === name));
     const [call] = index === -1 ? [] : this.#pending.splice(index, 1);
     const callId = call?.id ?? given;
-    if (!callId) refuse(path, `answers no call of ${JSON.stringify(name)} before it`);
+    if (!callId) throw invalid(path, `answers no call of ${JSON.stringify(name)} before it`);
     const { text, isError } = decodeResult(response["response"], `${path}.response`);
-    const images = listAt(response["parts"], `${path}.parts`).map((entry, at) => decodeUserPart(readPart(entry, `${path}.parts[${at}]`, this.#notes), `${path}.parts[${at}]`));
-    this.#notes.unknown(response, new Set(["id", "name", "response", "parts"]), path);
+    const images = listAt(response["parts"], `${path}.parts`).map((entry, at) => decodeUserPart(readPart(entry, `${path}.parts[${at}]`, this.#dropped), `${path}.parts[${at}]`));
+    this.#dropped.unknown(response, path, new Set(["id", "name", "response", "parts"]));
     return { role: "tool", callId, name, content: [{ type: "text", text }, ...images], isError };
   }
 
@@ -122,34 +122,42 @@ class ContentsReader {
   }
 }
 
-function readPart(value: unknown, path: string, notes: Notes): Part {
+function readPart(value: unknown, path: string, dropped: Dropped): Part {
   const part = camelAt(value, path);
   for (const [key, entry] of Object.entries(part)) {
     const why = Object.hasOwn(REFUSED_PARTS, key) ? REFUSED_PARTS[key] : undefined;
-    if (why !== undefined && entry !== null) refuse(`${path}.${key}`, why);
+    if (why !== undefined && entry !== null) throw invalid(`${path}.${key}`, why);
   }
-  notes.unknown(part, PART_FIELDS, path);
+  dropped.unknown(part, path, PART_FIELDS);
   return part;
 }
 
 function decodeUserPart(part: Part, path: string): ContentBlock {
   if (part["inlineData"]) {
-    const { mimeType: mediaType, data } = parseAt(blobSchema, camelAt(part["inlineData"], `${path}.inlineData`), `${path}.inlineData`);
-    if (!mediaType.startsWith("image/")) refuse(`${path}.inlineData.mimeType`, `${JSON.stringify(mediaType)} is no image; only images can be shown to the model`);
+    const { mimeType: mediaType, data } = readBody(blobSchema, camelAt(part["inlineData"], `${path}.inlineData`), `${path}.inlineData`);
+    if (!mediaType.startsWith("image/")) throw invalid(`${path}.inlineData.mimeType`, `${JSON.stringify(mediaType)} is no image; only images can be shown to the model`);
     return { type: "image", source: { kind: "base64", mediaType, data } };
   }
-  const { text } = parseAt(partSchema, part, path);
-  return typeof text === "string" ? { type: "text", text } : refuse(path, "holds neither text nor inlineData");
+  const { text } = readBody(partSchema, part, path);
+  if (typeof text !== "string") throw invalid(path, "holds neither text nor inlineData");
+  return { type: "text", text };
 }
 
 /** A result is an object. Google's rule: its `output` or `error` is what the tool said, else all of it is. */
 function decodeResult(value: unknown, path: string): { readonly text: string; readonly isError: boolean } {
   if (value === null || value === undefined) return { text: "", isError: false };
-  const result = objectAt(value, path);
+  const result = readObject(value, path);
   const [key, ...others] = Object.keys(result);
-  if (key === undefined || others.length > 0 || (key !== "output" && key !== "error")) return { text: JSON.stringify(result), isError: false };
+  if (key === undefined || others.length > 0 || (key !== "output" && key !== "error")) return { text: jsonText(result, path), isError: false };
   const said = result[key];
-  return { text: typeof said === "string" ? said : JSON.stringify(said), isError: key === "error" };
+  return { text: typeof said === "string" ? said : jsonText(said, path), isError: key === "error" };
+}
+
+/** `sampled` rode along and holds, unless the client has changed the object since. */
+function printArguments(args: Readonly<Record<string, unknown>>, sampled: string | undefined, field: string): string {
+  const text = jsonText(args, field);
+  if (sampled !== undefined && JSON.stringify(JSON.parse(argumentsObjectText(sampled))) === text) return sampled;
+  return unwrapArguments(args) ?? text;
 }
 
 function say(answer: AnswerBlock[], type: "text" | "refusal", text: string): void {

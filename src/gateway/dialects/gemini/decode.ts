@@ -2,7 +2,7 @@
 import { z } from "zod";
 import { DEFAULT_SAMPLING, type TurnRequest } from "../../conversation.ts";
 import type { RouteFacts } from "../dialect.ts";
-import { Notes, objectAt, parseAt, refuse } from "../fields.ts";
+import { Dropped, readObject, readBody, invalid } from "../read-request.ts";
 import { decodeContents, decodeSystem } from "./contents.ts";
 import { jsonSchema } from "./json-schema.ts";
 import { camelAt } from "./keys.ts";
@@ -35,19 +35,19 @@ const WITHOUT_EFFECT = new Set(["safetySettings", "labels", "serviceTier", "stor
 export function decode(value: unknown, route: RouteFacts): TurnRequest {
   const outer = camelAt(value, "");
   const body = outer["generateContentRequest"] ? camelAt(outer["generateContentRequest"], "generateContentRequest") : outer;
-  const notes = new Notes();
-  const extra = sortOut(body, KNOWN, WITHOUT_EFFECT, "", notes);
-  if (body["contents"] === null || body["contents"] === undefined) refuse("contents", "is missing");
+  const dropped = new Dropped();
+  const extra = sortOut(body, KNOWN, WITHOUT_EFFECT, "", dropped);
+  if (body["contents"] === null || body["contents"] === undefined) throw invalid("contents", "is missing");
   const config = body["generationConfig"] ? camelAt(body["generationConfig"], "generationConfig") : {};
-  const unknown = sortOut(config, GENERATION_FIELDS, GENERATION_WITHOUT_EFFECT, "generationConfig.", notes);
-  const generation = parseAt(generationSchema, config, "generationConfig");
-  const system = decodeSystem(body["systemInstruction"], notes);
-  const messages = decodeContents(body["contents"], notes);
-  const { choice, tools } = decodeToolConfig(body["toolConfig"], decodeTools(body["tools"], notes), notes);
-  for (const modality of generation.responseModalities ?? []) if (modality.toUpperCase() !== "TEXT") refuse("generationConfig.responseModalities", "only TEXT is made here");
+  const unknown = sortOut(config, GENERATION_FIELDS, GENERATION_WITHOUT_EFFECT, "generationConfig.", dropped);
+  const generation = readBody(generationSchema, config, "generationConfig");
+  const system = decodeSystem(body["systemInstruction"], dropped);
+  const messages = decodeContents(body["contents"], dropped);
+  const { choice, tools } = decodeToolConfig(body["toolConfig"], decodeTools(body["tools"], dropped), dropped);
+  for (const modality of generation.responseModalities ?? []) if (modality.toUpperCase() !== "TEXT") throw invalid("generationConfig.responseModalities", "only TEXT is made here");
   return {
     dialect: "gemini",
-    model: modelName(route.model ?? parseAt(z.string().min(1, "is missing"), body["model"], "model")),
+    model: modelName(route.model ?? readBody(z.string().min(1, "is missing"), body["model"], "model")),
     messages: system === null ? messages : [system, ...messages],
     tools,
     toolChoice: choice,
@@ -63,13 +63,13 @@ export function decode(value: unknown, route: RouteFacts): TurnRequest {
       presencePenalty: generation.presencePenalty ?? null,
       frequencyPenalty: generation.frequencyPenalty ?? null,
     },
-    reasoning: decodeThinking(config["thinkingConfig"], notes),
+    reasoning: decodeThinking(config["thinkingConfig"], dropped),
     responseFormat: decodeFormat(generation, config),
     logprobs: generation.responseLogprobs === true ? (generation.logprobs ?? 0) : null,
     stream: route.stream ?? false,
     streamUsage: true,
     extra: { ...extra, ...unknown },
-    dropped: notes.list(),
+    dropped: dropped.list(),
   };
 }
 
@@ -79,25 +79,25 @@ function modelName(name: string): string {
 }
 
 /** The fields that are not read: refused, noted, or handed on as unknown. */
-function sortOut(object: Readonly<Record<string, unknown>>, known: ReadonlySet<string>, withoutEffect: ReadonlySet<string>, prefix: string, notes: Notes): Readonly<Record<string, unknown>> {
+function sortOut(object: Readonly<Record<string, unknown>>, known: ReadonlySet<string>, withoutEffect: ReadonlySet<string>, prefix: string, dropped: Dropped): Readonly<Record<string, unknown>> {
   const extra: [string, unknown][] = [];
   for (const [key, value] of Object.entries(object)) {
     if (known.has(key) || value === null || value === undefined || (Array.isArray(value) && value.length === 0)) continue;
-    if (key === "cachedContent") refuse(key, "cached contents are not kept here; send the contents themselves");
-    if (withoutEffect.has(key)) notes.drop(prefix + key, "no effect here");
+    if (key === "cachedContent") throw invalid(key, "cached contents are not kept here; send the contents themselves");
+    if (withoutEffect.has(key)) dropped.add(prefix + key, "no effect here");
     else extra.push([prefix + key, value]);
   }
   return Object.fromEntries(extra);
 }
 
 /** Budget 0: do not think; -1: as much as the model likes. */
-function decodeThinking(value: unknown, notes: Notes): TurnRequest["reasoning"] {
+function decodeThinking(value: unknown, dropped: Dropped): TurnRequest["reasoning"] {
   if (value === null || value === undefined) return null;
   const path = "generationConfig.thinkingConfig";
   const config = camelAt(value, path);
-  const { includeThoughts, thinkingBudget: budget, thinkingLevel: level } = parseAt(thinkingSchema, config, path);
-  notes.unknown(config, new Set(Object.keys(thinkingSchema.shape)), path);
-  if (includeThoughts === false) notes.drop(`${path}.includeThoughts`, "thoughts are always given, marked as such");
+  const { includeThoughts, thinkingBudget: budget, thinkingLevel: level } = readBody(thinkingSchema, config, path);
+  dropped.unknown(config, path, new Set(Object.keys(thinkingSchema.shape)));
+  if (includeThoughts === false) dropped.add(`${path}.includeThoughts`, "thoughts are always given, marked as such");
   const effort = level && level !== "THINKING_LEVEL_UNSPECIFIED" ? level.toLowerCase() : null;
   const asked = typeof budget === "number" || effort !== null;
   return { enabled: asked ? budget !== 0 : null, effort, budgetTokens: typeof budget === "number" && budget > 0 ? budget : null };
@@ -106,13 +106,13 @@ function decodeThinking(value: unknown, notes: Notes): TurnRequest["reasoning"] 
 function decodeFormat(generation: Generation, config: Readonly<Record<string, unknown>>): TurnRequest["responseFormat"] {
   const mime = generation.responseMimeType ?? "text/plain";
   const { responseSchema, responseJsonSchema } = config;
-  if (responseSchema && responseJsonSchema) refuse("generationConfig.responseJsonSchema", "is given together with responseSchema");
+  if (responseSchema && responseJsonSchema) throw invalid("generationConfig.responseJsonSchema", "is given together with responseSchema");
   if (mime === "text/plain") {
-    if (responseSchema || responseJsonSchema) refuse("generationConfig.responseMimeType", "must be application/json where a schema is given");
+    if (responseSchema || responseJsonSchema) throw invalid("generationConfig.responseMimeType", "must be application/json where a schema is given");
     return null;
   }
-  if (mime !== "application/json") return refuse("generationConfig.responseMimeType", `${JSON.stringify(mime)} is not one of text/plain, application/json`);
-  if (responseJsonSchema) return { type: "json_schema", name: null, schema: objectAt(responseJsonSchema, "generationConfig.responseJsonSchema"), strict: null };
+  if (mime !== "application/json") throw invalid("generationConfig.responseMimeType", `${JSON.stringify(mime)} is not one of text/plain, application/json`);
+  if (responseJsonSchema) return { type: "json_schema", name: null, schema: readObject(responseJsonSchema, "generationConfig.responseJsonSchema"), strict: null };
   if (responseSchema) return { type: "json_schema", name: null, schema: jsonSchema(responseSchema, "generationConfig.responseSchema"), strict: null };
   return { type: "json_object" };
 }

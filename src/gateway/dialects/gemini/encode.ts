@@ -1,7 +1,7 @@
 /** Answers as `GenerateContentResponse`s. A reasoning block is a thought part; the part after it carries it once more, for clients that leave thoughts out of what they send back. */
 import type { Answer, AnswerBlock, FinishReason, ReasoningBlock, TokenLogprob, Usage } from "../../conversation.ts";
 import type { EncodeContext } from "../dialect.ts";
-import { parseArguments } from "./arguments.ts";
+import { argumentsObjectText } from "../tool-arguments.ts";
 import { sealRider } from "./signature.ts";
 
 type Part = Readonly<Record<string, unknown>>;
@@ -54,7 +54,7 @@ export function thoughtPart(signature: string | null): Part {
 export function encodeBlock(block: Exclude<AnswerBlock, ReasoningBlock>, thoughts: readonly ReasoningBlock[]): Part {
   const before = thoughts.length === 0 ? {} : { thoughts };
   if (block.type !== "tool_call") return { text: block.text, ...signed(sealRider({ ...before, ...(block.type === "refusal" ? { refusal: true } : {}) })) };
-  const args = parseArguments(block.arguments);
+  const args: unknown = JSON.parse(argumentsObjectText(block.arguments));
   const rider = {
     ...before,
     ...(JSON.stringify(args) === block.arguments ? {} : { arguments: block.arguments }),

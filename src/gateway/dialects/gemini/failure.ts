@@ -4,6 +4,7 @@
  */
 import type { FailureKind, GatewayFailure } from "../../failure.ts";
 import type { ErrorResponse } from "../dialect.ts";
+import { retryHeaders } from "../retry-headers.ts";
 
 const FORMS: Readonly<Record<FailureKind, readonly [status: number, name: string]>> = {
   invalid_request: [400, "INVALID_ARGUMENT"],
@@ -26,10 +27,9 @@ const FORMS: Readonly<Record<FailureKind, readonly [status: number, name: string
 export function encodeFailure(failure: GatewayFailure): ErrorResponse {
   const [status, name] = FORMS[failure.kind];
   const details = detailsOf(failure);
-  const { retryAfterMs } = failure.details;
   return {
     status,
-    headers: retryAfterMs === undefined || failure.kind === "budget" ? {} : { "retry-after": String(Math.max(1, Math.ceil(retryAfterMs / 1000))) },
+    headers: retryHeaders(failure),
     body: { error: { code: status, message: messageOf(failure), status: name, ...(details.length === 0 ? {} : { details }) } },
   };
 }

@@ -1,5 +1,5 @@
 /** Gemini's `Schema` (a part of OpenAPI 3.0, types in capitals, sizes as text) as JSON schema. What is JSON schema already stays as it is. */
-import { objectAt, refuse } from "../fields.ts";
+import { readObject, invalid } from "../read-request.ts";
 import { camelAt } from "./keys.ts";
 
 const SIZES = new Set(["minItems", "maxItems", "minLength", "maxLength", "minProperties", "maxProperties"]);
@@ -7,7 +7,7 @@ const SIZES = new Set(["minItems", "maxItems", "minLength", "maxLength", "minPro
 const MAX_DEPTH = 64;
 
 export function jsonSchema(value: unknown, path: string, depth = 0): Readonly<Record<string, unknown>> {
-  if (depth > MAX_DEPTH) refuse(path, `is nested more than ${MAX_DEPTH} deep`);
+  if (depth > MAX_DEPTH) throw invalid(path, `is nested more than ${MAX_DEPTH} deep`);
   const schema = camelAt(value, path);
   const inner = (entry: unknown, key: string): unknown => jsonSchema(entry, `${path}.${key}`, depth + 1);
   const converted: [string, unknown][] = [];
@@ -35,7 +35,7 @@ function typeOf(type: string, nullable: boolean): unknown {
 
 /** In the order that `propertyOrdering` asks for; those that it leaves out come last. */
 function properties(value: unknown, ordering: unknown, path: string, depth: number): unknown {
-  const object = objectAt(value, path);
+  const object = readObject(value, path);
   const first = Array.isArray(ordering) ? ordering.filter((name): name is string => typeof name === "string" && Object.hasOwn(object, name)) : [];
   const names = [...new Set([...first, ...Object.keys(object)])];
   return Object.fromEntries(names.map((name) => [name, jsonSchema(object[name], `${path}.${name}`, depth + 1)]));

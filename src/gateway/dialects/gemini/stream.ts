@@ -8,6 +8,7 @@ import type { Answer, Delta, ReasoningBlock, ToolCallBlock } from "../../convers
 import type { GatewayFailure } from "../../failure.ts";
 import { deltasOf } from "../deltas.ts";
 import type { EncodeContext, StreamEncoder } from "../dialect.ts";
+import { writeEvent } from "../write-event.ts";
 import { encodeBlock, finalResponse, response, thoughtPart } from "./encode.ts";
 import { encodeFailure } from "./failure.ts";
 
@@ -21,7 +22,7 @@ export interface Framing {
 }
 
 /** The error comes as an event, in which newer SDKs find it, and bare, on which all of them fail: a segment that is no event. */
-export const SSE: Framing = { piece: (json) => `data: ${json}\n\n`, end: "", error: (json) => `data: ${json}\n\n${json}` };
+export const SSE: Framing = { piece: (json) => writeEvent(json), end: "", error: (json) => writeEvent(json) + json };
 export const JSON_ARRAY: Framing = { piece: (json, first) => (first ? `[${json}` : `,\n${json}`), end: "]\n", error: (json, first) => `${first ? "[" : ",\n"}${json}]\n` };
 
 type Open = { readonly type: "text" | "refusal" } | (ReasoningBlock & { readonly type: "reasoning" }) | ToolCallBlock;

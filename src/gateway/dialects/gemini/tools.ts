@@ -1,7 +1,7 @@
 /** Tools and the choice among them. Only function declarations reach the model; what Google's servers carry out is not offered. */
 import { z } from "zod";
 import type { ToolChoice, ToolDefinition } from "../../conversation.ts";
-import { type Notes, parseAt, refuse } from "../fields.ts";
+import { type Dropped, invalid, readBody, readList } from "../read-request.ts";
 import { jsonSchema } from "./json-schema.ts";
 import { camelAt } from "./keys.ts";
 
@@ -22,25 +22,25 @@ const PROVIDER_TOOLS = new Set([
   "parallelAiSearch",
 ]);
 
-export function decodeTools(value: unknown, notes: Notes): readonly ToolDefinition[] {
+export function decodeTools(value: unknown, dropped: Dropped): readonly ToolDefinition[] {
   return listAt(value, "tools").flatMap((entry, index) => {
     const path = `tools[${index}]`;
     return Object.entries(camelAt(entry, path)).flatMap(([key, part]) => {
       if (part === null || part === undefined) return [];
-      if (key === "functionDeclarations") return listAt(part, `${path}.functionDeclarations`).map((declaration, at) => decodeDeclaration(declaration, `${path}.functionDeclarations[${at}]`, notes));
-      if (!PROVIDER_TOOLS.has(key)) refuse(`${path}.${key}`, "no such tool is known");
-      notes.drop(`tools(${key})`, "a tool of the provider's own, not offered to the model");
+      if (key === "functionDeclarations") return listAt(part, `${path}.functionDeclarations`).map((declaration, at) => decodeDeclaration(declaration, `${path}.functionDeclarations[${at}]`, dropped));
+      if (!PROVIDER_TOOLS.has(key)) throw invalid(`${path}.${key}`, "no such tool is known");
+      dropped.add(`tools(${key})`, "a tool of the provider's own, not offered to the model");
       return [];
     });
   });
 }
 
-function decodeDeclaration(value: unknown, path: string, notes: Notes): ToolDefinition {
+function decodeDeclaration(value: unknown, path: string, dropped: Dropped): ToolDefinition {
   const declaration = camelAt(value, path);
-  const { name, description, parametersJsonSchema } = parseAt(declarationSchema, declaration, path);
-  notes.unknown(declaration, DECLARATION_FIELDS, path);
+  const { name, description, parametersJsonSchema } = readBody(declarationSchema, declaration, path);
+  dropped.unknown(declaration, path, DECLARATION_FIELDS);
   const { parameters } = declaration;
-  if (parameters && parametersJsonSchema) refuse(`${path}.parametersJsonSchema`, "is given together with parameters");
+  if (parameters && parametersJsonSchema) throw invalid(`${path}.parametersJsonSchema`, "is given together with parameters");
   return { name, description: description ?? null, parameters: parametersJsonSchema ?? (parameters ? jsonSchema(parameters, `${path}.parameters`) : null) };
 }
 
@@ -48,36 +48,36 @@ const callingSchema = z.looseObject({ mode: z.string().nullish(), allowedFunctio
 const CALLING_FIELDS = new Set(["mode", "allowedFunctionNames"]);
 
 /** The choice, and the tools that it leaves: `allowedFunctionNames` narrows them. */
-export function decodeToolConfig(value: unknown, tools: readonly ToolDefinition[], notes: Notes): { readonly choice: ToolChoice | null; readonly tools: readonly ToolDefinition[] } {
+export function decodeToolConfig(value: unknown, tools: readonly ToolDefinition[], dropped: Dropped): { readonly choice: ToolChoice | null; readonly tools: readonly ToolDefinition[] } {
   if (value === null || value === undefined) return { choice: null, tools };
   const config = camelAt(value, "toolConfig");
-  notes.unknown(config, new Set(["functionCallingConfig"]), "toolConfig");
+  dropped.unknown(config, "toolConfig", new Set(["functionCallingConfig"]));
   if (!config["functionCallingConfig"]) return { choice: null, tools };
   const path = "toolConfig.functionCallingConfig";
   const calling = camelAt(config["functionCallingConfig"], path);
-  notes.unknown(calling, CALLING_FIELDS, path);
-  const { mode, allowedFunctionNames: allowed } = parseAt(callingSchema, calling, path);
+  dropped.unknown(calling, path, CALLING_FIELDS);
+  const { mode, allowedFunctionNames: allowed } = readBody(callingSchema, calling, path);
   const left = allowed?.length ? tools.filter(({ name }) => allowed.includes(name)) : tools;
   switch (mode ?? "MODE_UNSPECIFIED") {
     case "MODE_UNSPECIFIED":
     case "AUTO":
       return { choice: mode === "AUTO" ? { type: "auto" } : null, tools: left };
     case "VALIDATED":
-      notes.drop(`${path}.mode(VALIDATED)`, "calls are not held to their schemas; taken as AUTO");
+      dropped.add(`${path}.mode(VALIDATED)`, "calls are not held to their schemas; taken as AUTO");
       return { choice: { type: "auto" }, tools: left };
     case "NONE":
       return { choice: { type: "none" }, tools };
     case "ANY": {
       const [only, ...others] = allowed ?? [];
-      if (allowed?.length && left.length === 0) refuse(`${path}.allowedFunctionNames`, "names no declared function");
+      if (allowed?.length && left.length === 0) throw invalid(`${path}.allowedFunctionNames`, "names no declared function");
       return { choice: only !== undefined && others.length === 0 ? { type: "tool", name: only } : { type: "required" }, tools: left };
     }
     default:
-      return refuse(`${path}.mode`, `${JSON.stringify(mode)} is not one of AUTO, ANY, NONE, VALIDATED`);
+      throw invalid(`${path}.mode`, `${JSON.stringify(mode)} is not one of AUTO, ANY, NONE, VALIDATED`);
   }
 }
 
+/** Left out is empty, as protobuf has it. */
 export function listAt(value: unknown, path: string): readonly unknown[] {
-  if (value === null || value === undefined) return [];
-  return Array.isArray(value) ? (value as readonly unknown[]) : refuse(path, "must be a list");
+  return value === null || value === undefined ? [] : readList(value, path);
 }

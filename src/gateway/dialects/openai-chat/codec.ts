@@ -1,5 +1,6 @@
 /** OpenAI chat completions: `POST /v1/chat/completions`, `GET /v1/models`. */
 import type { DialectCodec } from "../dialect.ts";
+import { encodeModels } from "../openai-models.ts";
 import { decodeChat } from "./decode.ts";
 import { encodeChat } from "./encode.ts";
 import { encodeChatFailure } from "./failure.ts";
@@ -12,8 +13,5 @@ export const openaiChat: DialectCodec = {
   stream: (context) => new ChatStream(context),
   encodeFailure: encodeChatFailure,
   encodeCount: null,
-  encodeModels: (models) => ({
-    object: "list",
-    data: models.map(({ id, contextTokens }) => ({ id, object: "model", created: 0, owned_by: "manyworlds", ...(contextTokens === null ? {} : { max_model_len: contextTokens }) })),
-  }),
+  encodeModels,
 };

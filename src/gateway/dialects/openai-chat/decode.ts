@@ -1,5 +1,6 @@
 /** Chat completions in: a body to the turn that it asks for. */
 import type { AnswerBlock, ContentBlock, Message, Sampling, ToolCallBlock, ToolChoice, ToolDefinition, TurnRequest } from "../../conversation.ts";
+import { imageSource } from "../image-source.ts";
 import { Dropped, invalid, readBody, unknownFields } from "../read-request.ts";
 import { argumentsText } from "../tool-arguments.ts";
 import { chatRequestSchema, IGNORED_FIELDS, REFUSED_FIELDS, type ChatMessage, type ChatPart, type ChatRequest, type ChatTool } from "./schema.ts";
@@ -109,12 +110,7 @@ function readContent(content: string | readonly ChatPart[], path: string, droppe
     if (part.type !== "image_url") throw invalid(`${path}[${index}]`, `content of type ${part.type} is not supported; send text or image_url`);
     dropped.fields(part, "messages[].content[]", ["cache_control", "prompt_cache_breakpoint"]);
     const { url, detail } = part.image_url as { readonly url: string; readonly detail?: string | null };
-    const data = /^data:([^;,]+);base64,(.*)$/s.exec(url);
-    return {
-      type: "image",
-      source: data?.[1] !== undefined && data[2] !== undefined ? { kind: "base64", mediaType: data[1], data: data[2] } : { kind: "url", url },
-      ...(typeof detail === "string" ? { detail } : {}),
-    };
+    return { type: "image", source: imageSource(url), ...(typeof detail === "string" ? { detail } : {}) };
   });
 }
 

@@ -1,7 +1,7 @@
 /** The body of `POST /v1/responses`, read. Facts: OpenAI's API reference as of the `openai` package 7.59. */
 import { z } from "zod";
 import { DEFAULT_SAMPLING, type TurnRequest } from "../../conversation.ts";
-import { Notes, objectAt, parseAt, refuse } from "../fields.ts";
+import { Dropped, readObject, readBody, invalid } from "../read-request.ts";
 import { decodeInput } from "./input.ts";
 import { decodeToolChoice, decodeTools } from "./tools.ts";
 
@@ -46,12 +46,12 @@ const WITHOUT_EFFECT = new Set([
 ]);
 
 export function decode(value: unknown): TurnRequest {
-  const raw = objectAt(value, "");
-  const body = parseAt(bodySchema, raw, "");
-  const notes = new Notes();
-  const extra = sortOut(raw, notes);
-  const { messages, tools: additional } = decodeInput(raw["input"], notes);
-  const { choice, tools } = decodeToolChoice(raw["tool_choice"], [...decodeTools(body.tools ?? [], "tools", notes), ...additional]);
+  const raw = readObject(value, "");
+  const body = readBody(bodySchema, raw, "");
+  const dropped = new Dropped();
+  const extra = sortOut(raw, dropped);
+  const { messages, tools: additional } = decodeInput(raw["input"], dropped);
+  const { choice, tools } = decodeToolChoice(raw["tool_choice"], [...decodeTools(body.tools ?? [], "tools", dropped), ...additional]);
   return {
     dialect: "openai-responses",
     model: body.model,
@@ -60,60 +60,60 @@ export function decode(value: unknown): TurnRequest {
     toolChoice: choice,
     parallelToolCalls: body.parallel_tool_calls ?? null,
     sampling: { ...DEFAULT_SAMPLING, temperature: body.temperature ?? null, topP: body.top_p ?? null, maxTokens: body.max_output_tokens ?? null },
-    reasoning: decodeReasoningConfig(body.reasoning ?? null, notes),
-    responseFormat: decodeFormat(body.text ?? null, notes),
-    logprobs: decodeLogprobs(body, notes),
+    reasoning: decodeReasoningConfig(body.reasoning ?? null, dropped),
+    responseFormat: decodeFormat(body.text ?? null, dropped),
+    logprobs: decodeLogprobs(body, dropped),
     stream: body.stream ?? false,
     streamUsage: true,
     extra,
-    dropped: notes.list(),
+    dropped: dropped.list(),
   };
 }
 
 /** The top-level fields that `bodySchema` does not read: refused, noted, or handed on as unknown. */
-function sortOut(raw: Readonly<Record<string, unknown>>, notes: Notes): Readonly<Record<string, unknown>> {
+function sortOut(raw: Readonly<Record<string, unknown>>, dropped: Dropped): Readonly<Record<string, unknown>> {
   const extra: [string, unknown][] = [];
   for (const [key, value] of Object.entries(raw)) {
     if (KNOWN.has(key) || value === null || value === undefined) continue;
     const stateful = Object.hasOwn(STATEFUL, key) ? STATEFUL[key] : undefined;
     if (stateful !== undefined) {
-      if (value !== false) refuse(key, stateful);
+      if (value !== false) throw invalid(key, stateful);
     } else if (key === "truncation") {
-      if (value !== "disabled" && value !== "auto") refuse(key, "must be auto or disabled");
-      if (value === "auto") notes.drop(key, "nothing is cut here; a conversation that does not fit is answered with context_length_exceeded");
-    } else if (WITHOUT_EFFECT.has(key)) notes.drop(key, "no effect here");
+      if (value !== "disabled" && value !== "auto") throw invalid(key, "must be auto or disabled");
+      if (value === "auto") dropped.add(key, "nothing is cut here; a conversation that does not fit is answered with context_length_exceeded");
+    } else if (WITHOUT_EFFECT.has(key)) dropped.add(key, "no effect here");
     else extra.push([key, value]);
   }
   return Object.fromEntries(extra);
 }
 
-function decodeReasoningConfig(value: z.infer<typeof bodySchema>["reasoning"] | null, notes: Notes): TurnRequest["reasoning"] {
+function decodeReasoningConfig(value: z.infer<typeof bodySchema>["reasoning"] | null, dropped: Dropped): TurnRequest["reasoning"] {
   if (!value) return null;
   for (const [key, entry] of Object.entries(value)) {
-    if (key !== "effort" && entry !== null) notes.drop(`reasoning.${key}`, key === "summary" || key === "generate_summary" ? "reasoning is given whole, not summed up" : "no effect here");
+    if (key !== "effort" && entry !== null) dropped.add(`reasoning.${key}`, key === "summary" || key === "generate_summary" ? "reasoning is given whole, not summed up" : "no effect here");
   }
   const effort = value.effort ?? null;
-  return { enabled: effort === null ? null : effort !== "none", effort, budgetTokens: null };
+  return { enabled: effort === "none" ? false : null, effort, budgetTokens: null };
 }
 
-function decodeFormat(value: z.infer<typeof bodySchema>["text"] | null, notes: Notes): TurnRequest["responseFormat"] {
+function decodeFormat(value: z.infer<typeof bodySchema>["text"] | null, dropped: Dropped): TurnRequest["responseFormat"] {
   if (!value) return null;
-  for (const [key, entry] of Object.entries(value)) if (key !== "format" && entry !== null) notes.drop(`text.${key}`, "no effect here");
+  for (const [key, entry] of Object.entries(value)) if (key !== "format" && entry !== null) dropped.add(`text.${key}`, "no effect here");
   const format = value.format;
   if (!format || format.type === "text") return null;
   if (format.type === "json_object") return { type: "json_object" };
-  if (format.type !== "json_schema") return refuse("text.format.type", `${JSON.stringify(format.type)} is not one of text, json_object, json_schema`);
-  const { name, schema, strict } = parseAt(jsonSchemaSchema, format, "text.format");
-  if (format["description"]) notes.drop("text.format.description", "not shown to the model");
+  if (format.type !== "json_schema") throw invalid("text.format.type", `${JSON.stringify(format.type)} is not one of text, json_object, json_schema`);
+  const { name, schema, strict } = readBody(jsonSchemaSchema, format, "text.format");
+  if (format["description"]) dropped.add("text.format.description", "not shown to the model");
   return { type: "json_schema", name: name ?? null, schema, strict: strict ?? null };
 }
 
-function decodeLogprobs(body: z.infer<typeof bodySchema>, notes: Notes): number | null {
+function decodeLogprobs(body: z.infer<typeof bodySchema>, dropped: Dropped): number | null {
   let asked = (body.top_logprobs ?? 0) > 0;
   for (const entry of body.include ?? []) {
     if (entry === "message.output_text.logprobs") asked = true;
     // Reasoning always comes with what carries it back.
-    else if (entry !== "reasoning.encrypted_content") notes.drop(`include(${entry})`, "nothing of the kind is produced here");
+    else if (entry !== "reasoning.encrypted_content") dropped.add(`include(${entry})`, "nothing of the kind is produced here");
   }
   return asked ? (body.top_logprobs ?? 0) : null;
 }

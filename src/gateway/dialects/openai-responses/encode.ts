@@ -1,6 +1,7 @@
 /** Answers as response objects. Everything is a function of the call's id, so that the same answer has the same ids whole and streamed. */
 import type { Answer, AnswerBlock, TokenLogprob, ToolDefinition, TurnRequest, Usage } from "../../conversation.ts";
 import type { EncodeContext } from "../dialect.ts";
+import { argumentsText } from "../tool-arguments.ts";
 import { sealReasoning } from "./reasoning.ts";
 
 export type ItemStatus = "in_progress" | "completed" | "incomplete";
@@ -70,7 +71,7 @@ export function outputItem(block: AnswerBlock, index: number, status: ItemStatus
     case "tool_call": {
       const call = { call_id: block.id, name: block.name, ...(block.namespace === undefined ? {} : { namespace: block.namespace }) };
       if (block.kind === "custom") return { id, type: "custom_tool_call", status, ...call, input: block.arguments };
-      return { id, type: "function_call", status, ...call, arguments: completeArguments(block.arguments) };
+      return { id, type: "function_call", status, ...call, arguments: argumentsText(block.arguments) };
     }
   }
 }
@@ -78,11 +79,6 @@ export function outputItem(block: AnswerBlock, index: number, status: ItemStatus
 export function itemId(block: AnswerBlock, index: number, callId: string): string {
   const prefix = block.type === "reasoning" ? "rs" : block.type === "tool_call" ? (block.kind === "custom" ? "ctc" : "fc") : "msg";
   return `${prefix}_${callId}_${index}`;
-}
-
-/** A call without arguments is a call with none: clients parse the text. */
-export function completeArguments(text: string): string {
-  return text.trim() === "" ? `${text}{}` : text;
 }
 
 function incompleteReason({ finish }: Answer): string | null {

@@ -4,46 +4,33 @@
  */
 import type { FailureKind, GatewayFailure } from "../../failure.ts";
 import type { ErrorResponse } from "../dialect.ts";
+import { retryHeaders } from "../retry-headers.ts";
 
-interface Form {
-  readonly status: number;
-  readonly type: string;
-  readonly code: string | null;
-  readonly retry: boolean;
-}
-
-const FORMS: Readonly<Record<FailureKind, Form>> = {
-  invalid_request: { status: 400, type: "invalid_request_error", code: null, retry: false },
-  unauthorized: { status: 401, type: "invalid_request_error", code: "invalid_api_key", retry: false },
-  not_found: { status: 404, type: "invalid_request_error", code: "model_not_found", retry: false },
-  too_large: { status: 413, type: "invalid_request_error", code: "request_too_large", retry: false },
-  closed: { status: 410, type: "invalid_request_error", code: "session_closed", retry: false },
-  budget: { status: 429, type: "insufficient_quota", code: "insufficient_quota", retry: false },
-  context_overflow: { status: 400, type: "invalid_request_error", code: "context_length_exceeded", retry: false },
-  rate_limited: { status: 429, type: "requests", code: "rate_limit_exceeded", retry: true },
-  overloaded: { status: 503, type: "server_error", code: "server_is_overloaded", retry: true },
-  timeout: { status: 504, type: "server_error", code: "server_error", retry: true },
-  upstream: { status: 502, type: "server_error", code: "server_error", retry: true },
-  truncated: { status: 502, type: "server_error", code: "server_error", retry: true },
-  refused_by_upstream: { status: 400, type: "invalid_request_error", code: null, retry: false },
-  cancelled: { status: 499, type: "invalid_request_error", code: "cancelled", retry: false },
-  internal: { status: 500, type: "server_error", code: "server_error", retry: true },
+const FORMS: Readonly<Record<FailureKind, { readonly status: number; readonly type: string; readonly code: string | null }>> = {
+  invalid_request: { status: 400, type: "invalid_request_error", code: null },
+  unauthorized: { status: 401, type: "invalid_request_error", code: "invalid_api_key" },
+  not_found: { status: 404, type: "invalid_request_error", code: "model_not_found" },
+  too_large: { status: 413, type: "invalid_request_error", code: "request_too_large" },
+  closed: { status: 410, type: "invalid_request_error", code: "session_closed" },
+  budget: { status: 429, type: "insufficient_quota", code: "insufficient_quota" },
+  context_overflow: { status: 400, type: "invalid_request_error", code: "context_length_exceeded" },
+  rate_limited: { status: 429, type: "requests", code: "rate_limit_exceeded" },
+  overloaded: { status: 503, type: "server_error", code: "server_is_overloaded" },
+  timeout: { status: 504, type: "server_error", code: "server_error" },
+  upstream: { status: 502, type: "server_error", code: "server_error" },
+  truncated: { status: 502, type: "server_error", code: "server_error" },
+  refused_by_upstream: { status: 400, type: "invalid_request_error", code: null },
+  cancelled: { status: 499, type: "invalid_request_error", code: "cancelled" },
+  internal: { status: 500, type: "server_error", code: "server_error" },
 };
 
 /** Where nobody knows how long: without a time Codex gives up on a 429. */
 const RETRY_AFTER_MS = 1000;
 
 export function encodeFailure(failure: GatewayFailure): ErrorResponse {
-  const { status, type, code, retry } = FORMS[failure.kind];
-  const afterMs = failure.details.retryAfterMs ?? (failure.kind === "rate_limited" || failure.kind === "overloaded" ? RETRY_AFTER_MS : null);
-  return {
-    status,
-    headers: {
-      ...(retry ? {} : { "x-should-retry": "false" }),
-      ...(retry && afterMs !== null ? { "retry-after": String(Math.max(1, Math.ceil(afterMs / 1000))), "retry-after-ms": String(Math.max(0, Math.round(afterMs))) } : {}),
-    },
-    body: { error: { message: failure.message, type, param: failure.details.field ?? null, code } },
-  };
+  const { status, type, code } = FORMS[failure.kind];
+  const wait = failure.kind === "rate_limited" && failure.details.retryAfterMs === undefined ? { "retry-after": String(RETRY_AFTER_MS / 1000) } : {};
+  return { status, headers: { ...wait, ...retryHeaders(failure) }, body: { error: { message: failure.message, type, param: failure.details.field ?? null, code } } };
 }
 
 /** `error` of a failed response. Codex reads the time to wait from the words. */

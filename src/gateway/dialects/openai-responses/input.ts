@@ -4,7 +4,7 @@
  */
 import { z } from "zod";
 import type { AnswerBlock, Message, ReasoningBlock, ToolDefinition } from "../../conversation.ts";
-import { type Notes, objectAt, parseAt, refuse } from "../fields.ts";
+import { type Dropped, invalid, readBody, readList, readObject } from "../read-request.ts";
 import { decodeAnswerContent, decodeContent } from "./content.ts";
 import { unsealReasoning } from "./reasoning.ts";
 import { decodeTools } from "./tools.ts";
@@ -32,25 +32,24 @@ export interface DecodedInput {
   readonly tools: readonly ToolDefinition[];
 }
 
-export function decodeInput(input: unknown, notes: Notes): DecodedInput {
+export function decodeInput(input: unknown, dropped: Dropped): DecodedInput {
   if (typeof input === "string") return { messages: [{ role: "user", content: [{ type: "text", text: input }] }], tools: [] };
-  if (!Array.isArray(input)) refuse("input", "must be a string or a list of items");
-  const reader = new InputReader(notes);
-  for (const [index, item] of input.entries()) reader.read(objectAt(item, `input[${index}]`), `input[${index}]`);
+  const reader = new InputReader(dropped);
+  for (const [index, item] of readList(input, "input").entries()) reader.read(readObject(item, `input[${index}]`), `input[${index}]`);
   return reader;
 }
 
 class InputReader implements DecodedInput {
   readonly messages: Message[] = [];
   readonly tools: ToolDefinition[] = [];
-  readonly #notes: Notes;
+  readonly #dropped: Dropped;
   /** Names of the calls so far. */
   readonly #calls = new Map<string, string>();
   /** The content of the last message while that is the assistant's. */
   #answer: AnswerBlock[] | null = null;
 
-  constructor(notes: Notes) {
-    this.#notes = notes;
+  constructor(dropped: Dropped) {
+    this.#dropped = dropped;
   }
 
   read(item: Readonly<Record<string, unknown>>, path: string): void {
@@ -60,52 +59,52 @@ class InputReader implements DecodedInput {
         this.#message(item, path);
         break;
       case "reasoning":
-        this.#notes.unknown(item, REASONING_FIELDS, path);
+        this.#dropped.unknown(item, path, REASONING_FIELDS);
         this.#say(decodeReasoning(item, path));
         break;
       case "function_call": {
-        const { call_id: id, name, arguments: text, namespace } = parseAt(functionCallSchema, item, path);
+        const { call_id: id, name, arguments: text, namespace } = readBody(functionCallSchema, item, path);
         this.#call({ type: "tool_call", id, name, arguments: text, ...(namespace ? { namespace } : {}) }, item, path);
         break;
       }
       case "custom_tool_call": {
-        const { call_id: id, name, input, namespace } = parseAt(customCallSchema, item, path);
+        const { call_id: id, name, input, namespace } = readBody(customCallSchema, item, path);
         this.#call({ type: "tool_call", id, name, arguments: input, kind: "custom", ...(namespace ? { namespace } : {}) }, item, path);
         break;
       }
       case "function_call_output":
       case "custom_tool_call_output": {
-        const { call_id: callId } = parseAt(outputSchema, item, path);
-        this.#notes.unknown(item, OUTPUT_FIELDS, path);
-        const content = decodeContent(item["output"], `${path}.output`, this.#notes);
+        const { call_id: callId } = readBody(outputSchema, item, path);
+        this.#dropped.unknown(item, path, OUTPUT_FIELDS);
+        const content = decodeContent(item["output"], `${path}.output`, this.#dropped);
         this.#add({ role: "tool", callId, name: this.#calls.get(callId) ?? null, content, isError: false, ...(type === "custom_tool_call_output" ? { kind: "custom" } : {}) });
         break;
       }
       case "additional_tools":
-        this.#notes.unknown(item, TOOLS_FIELDS, path);
-        if (this.messages.length > 0) this.#notes.drop(`${path}(additional_tools)`, "its place among the items: the tools are offered from the beginning");
-        this.tools.push(...decodeTools(parseAt(additionalToolsSchema, item, path).tools, `${path}.tools`, this.#notes));
+        this.#dropped.unknown(item, path, TOOLS_FIELDS);
+        if (this.messages.length > 0) this.#dropped.add(`${path}(additional_tools)`, "its place among the items: the tools are offered from the beginning");
+        this.tools.push(...decodeTools(readBody(additionalToolsSchema, item, path).tools, `${path}.tools`, this.#dropped));
         break;
       case "item_reference":
-        refuse(path, "refers to an item that a server keeps; none are kept here, send the item itself");
+        throw invalid(path, "refers to an item that a server keeps; none are kept here, send the item itself");
         break;
       default:
-        refuse(`${path}.type`, `items of type ${JSON.stringify(type) ?? "none"} are not supported`);
+        throw invalid(`${path}.type`, `items of type ${JSON.stringify(type) ?? "none"} are not supported`);
     }
   }
 
   #message(item: Readonly<Record<string, unknown>>, path: string): void {
-    const { role } = parseAt(roleSchema, item, path);
-    this.#notes.unknown(item, MESSAGE_FIELDS, path);
-    if (role === "assistant") this.#say(...decodeAnswerContent(item["content"], `${path}.content`, this.#notes));
+    const { role } = readBody(roleSchema, item, path);
+    this.#dropped.unknown(item, path, MESSAGE_FIELDS);
+    if (role === "assistant") this.#say(...decodeAnswerContent(item["content"], `${path}.content`, this.#dropped));
     else {
-      const content = decodeContent(item["content"], `${path}.content`, this.#notes);
+      const content = decodeContent(item["content"], `${path}.content`, this.#dropped);
       this.#add(role === "user" ? { role, content } : { role: "system", name: role, content });
     }
   }
 
   #call(block: AnswerBlock & { readonly type: "tool_call" }, item: Readonly<Record<string, unknown>>, path: string): void {
-    this.#notes.unknown(item, CALL_FIELDS, path);
+    this.#dropped.unknown(item, path, CALL_FIELDS);
     this.#calls.set(block.id, block.name);
     this.#say(block);
   }
@@ -127,7 +126,7 @@ class InputReader implements DecodedInput {
 
 /** What we sealed wins over what can be read: it is exact. A summary stands in for a text only where there is none. */
 function decodeReasoning(item: Readonly<Record<string, unknown>>, path: string): ReasoningBlock {
-  const { summary, content, encrypted_content: sealed } = parseAt(reasoningSchema, item, path);
+  const { summary, content, encrypted_content: sealed } = readBody(reasoningSchema, item, path);
   const own = typeof sealed === "string" ? unsealReasoning(sealed) : null;
   if (own !== null) return own;
   const texts = (content?.length ? content : (summary ?? [])).map(({ text }) => text);

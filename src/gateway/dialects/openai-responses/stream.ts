@@ -3,10 +3,12 @@
  * whole response. Codex needs `output_item.added` before deltas and acts on `output_item.done`; it hangs up at the terminal event.
  */
 import type { Answer, AnswerBlock, Delta } from "../../conversation.ts";
+import type { GatewayFailure } from "../../failure.ts";
 import { deltasOf } from "../deltas.ts";
 import type { EncodeContext, StreamEncoder } from "../dialect.ts";
-import type { GatewayFailure } from "../../failure.ts";
-import { completeArguments, finishedResponse, itemId, type ItemStatus, logprobsOfTexts, outputItem, responseBase } from "./encode.ts";
+import { argumentsText, isBlank } from "../tool-arguments.ts";
+import { writeEvent } from "../write-event.ts";
+import { finishedResponse, itemId, type ItemStatus, logprobsOfTexts, outputItem, responseBase } from "./encode.ts";
 import { streamError } from "./failure.ts";
 
 type Mutable<T> = { -readonly [Key in keyof T]: T[Key] };
@@ -93,9 +95,13 @@ export class ResponsesStream implements StreamEncoder {
         block.text += text;
         return opened + this.#event("response.reasoning_text.delta", { ...this.#place(), content_index: 0, delta: text });
       }
-      case "tool_call":
+      case "tool_call": {
+        const held = block.kind === undefined && isBlank(block.arguments) ? block.arguments : "";
         block.arguments += text;
-        return this.#event(`${argumentEvents(block)}.delta`, { ...this.#place(), delta: text });
+        // White space alone may turn out to be no arguments.
+        if (block.kind === undefined && isBlank(block.arguments)) return "";
+        return this.#event(`${argumentEvents(block)}.delta`, { ...this.#place(), delta: held + text });
+      }
     }
   }
 
@@ -122,9 +128,8 @@ export class ResponsesStream implements StreamEncoder {
         return this.#event("response.reasoning_text.done", { ...this.#place(), content_index: 0, text: block.text }) + this.#part("done", block);
       case "tool_call": {
         if (block.kind === "custom") return this.#event("response.custom_tool_call_input.done", { ...this.#place(), input: block.arguments });
-        const missing = completeArguments(block.arguments).slice(block.arguments.length);
-        const filled = missing === "" ? "" : this.#fill(missing);
-        return filled + this.#event("response.function_call_arguments.done", { ...this.#place(), name: block.name, arguments: block.arguments });
+        const filled = isBlank(block.arguments) ? this.#event(`${argumentEvents(block)}.delta`, { ...this.#place(), delta: "{}" }) : "";
+        return filled + this.#event("response.function_call_arguments.done", { ...this.#place(), name: block.name, arguments: argumentsText(block.arguments) });
       }
     }
   }
@@ -141,7 +146,7 @@ export class ResponsesStream implements StreamEncoder {
   }
 
   #event(type: string, fields: Readonly<Record<string, unknown>>): string {
-    return `event: ${type}\ndata: ${JSON.stringify({ type, sequence_number: this.#sequence++, ...fields })}\n\n`;
+    return writeEvent({ type, sequence_number: this.#sequence++, ...fields }, type);
   }
 }
 

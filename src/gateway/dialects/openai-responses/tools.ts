@@ -1,7 +1,7 @@
 /** Tools of the Responses API: functions, custom tools, and namespaces of both. Tools that OpenAI's own servers carry out are not offered to the model. */
 import { z } from "zod";
 import type { ToolChoice, ToolDefinition } from "../../conversation.ts";
-import { type Notes, objectAt, parseAt, refuse } from "../fields.ts";
+import { type Dropped, readObject, readBody, invalid } from "../read-request.ts";
 
 const functionSchema = z.looseObject({
   name: z.string().min(1),
@@ -18,34 +18,34 @@ const NAMESPACE_FIELDS = new Set(["type", "name", "description", "tools"]);
 /** Known to the API, and built into its models or servers. */
 const PROVIDER_TOOLS = /^(web_search|file_search|computer|mcp$|code_interpreter$|image_generation$|local_shell$|shell$|tool_search$|apply_patch$|programmatic_tool_calling$)/;
 
-export function decodeTools(tools: readonly unknown[], path: string, notes: Notes): readonly ToolDefinition[] {
-  return tools.flatMap((tool, index) => decodeTool(tool, `${path}[${index}]`, notes, null));
+export function decodeTools(tools: readonly unknown[], path: string, dropped: Dropped): readonly ToolDefinition[] {
+  return tools.flatMap((tool, index) => decodeTool(tool, `${path}[${index}]`, dropped, null));
 }
 
-function decodeTool(value: unknown, path: string, notes: Notes, namespace: { readonly name: string; readonly description: string } | null): readonly ToolDefinition[] {
-  const tool = objectAt(value, path);
-  const type = parseAt(z.string(), tool["type"], `${path}.type`);
+function decodeTool(value: unknown, path: string, dropped: Dropped, namespace: { readonly name: string; readonly description: string } | null): readonly ToolDefinition[] {
+  const tool = readObject(value, path);
+  const type = readBody(z.string(), tool["type"], `${path}.type`);
   const place = namespace === null ? {} : { namespace: namespace.name };
   switch (type) {
     case "function": {
-      const { name, description, parameters, strict } = parseAt(functionSchema, tool, path);
-      notes.unknown(tool, FUNCTION_FIELDS, `${path}(function)`);
+      const { name, description, parameters, strict } = readBody(functionSchema, tool, path);
+      dropped.unknown(tool, `${path}(function)`, FUNCTION_FIELDS);
       return [{ name, description: describe(description, namespace), parameters: parameters ?? null, ...(typeof strict === "boolean" ? { strict } : {}), ...place }];
     }
     case "custom": {
-      const { name, description, format } = parseAt(customSchema, tool, path);
-      notes.unknown(tool, CUSTOM_FIELDS, `${path}(custom)`);
+      const { name, description, format } = readBody(customSchema, tool, path);
+      dropped.unknown(tool, `${path}(custom)`, CUSTOM_FIELDS);
       return [{ name, description: describe(description, namespace), parameters: null, kind: "custom", ...(format ? { format } : {}), ...place }];
     }
     case "namespace": {
-      if (namespace !== null) refuse(`${path}.type`, "a namespace inside a namespace");
-      const inner = parseAt(namespaceSchema, tool, path);
-      notes.unknown(tool, NAMESPACE_FIELDS, `${path}(namespace)`);
-      return inner.tools.flatMap((entry, index) => decodeTool(entry, `${path}.tools[${index}]`, notes, { name: inner.name, description: inner.description ?? "" }));
+      if (namespace !== null) throw invalid(`${path}.type`, "a namespace inside a namespace");
+      const inner = readBody(namespaceSchema, tool, path);
+      dropped.unknown(tool, `${path}(namespace)`, NAMESPACE_FIELDS);
+      return inner.tools.flatMap((entry, index) => decodeTool(entry, `${path}.tools[${index}]`, dropped, { name: inner.name, description: inner.description ?? "" }));
     }
     default:
-      if (!PROVIDER_TOOLS.test(type)) refuse(`${path}.type`, `no tool of type ${JSON.stringify(type)} is known`);
-      notes.drop(`tools(${type})`, "a tool of the provider's own, not offered to the model");
+      if (!PROVIDER_TOOLS.test(type)) throw invalid(`${path}.type`, `no tool of type ${JSON.stringify(type)} is known`);
+      dropped.add(`tools(${type})`, "a tool of the provider's own, not offered to the model");
       return [];
   }
 }
@@ -65,21 +65,21 @@ const allowedSchema = z.looseObject({ mode: z.enum(["auto", "required"]), tools:
 export function decodeToolChoice(value: unknown, tools: readonly ToolDefinition[]): { readonly choice: ToolChoice | null; readonly tools: readonly ToolDefinition[] } {
   if (value === undefined || value === null) return { choice: null, tools };
   if (value === "auto" || value === "none" || value === "required") return { choice: { type: value }, tools };
-  if (typeof value === "string") refuse("tool_choice", `${JSON.stringify(value)} is not one of auto, none, required`);
-  const choice = objectAt(value, "tool_choice");
+  if (typeof value === "string") throw invalid("tool_choice", `${JSON.stringify(value)} is not one of auto, none, required`);
+  const choice = readObject(value, "tool_choice");
   switch (choice["type"]) {
     case "function":
     case "custom": {
-      const { name } = parseAt(namedSchema, choice, "tool_choice");
-      if (!tools.some((tool) => tool.name === name)) refuse("tool_choice.name", `there is no tool ${JSON.stringify(name)}`);
+      const { name } = readBody(namedSchema, choice, "tool_choice");
+      if (!tools.some((tool) => tool.name === name)) throw invalid("tool_choice.name", `there is no tool ${JSON.stringify(name)}`);
       return { choice: { type: "tool", name }, tools };
     }
     case "allowed_tools": {
-      const { mode, tools: allowed } = parseAt(allowedSchema, choice, "tool_choice");
+      const { mode, tools: allowed } = readBody(allowedSchema, choice, "tool_choice");
       const names = new Set(allowed.map(({ name }) => name));
       return { choice: { type: mode }, tools: tools.filter(({ name }) => names.has(name)) };
     }
     default:
-      return refuse("tool_choice.type", `${JSON.stringify(choice["type"])} cannot be chosen here`);
+      throw invalid("tool_choice.type", `${JSON.stringify(choice["type"])} cannot be chosen here`);
   }
 }

@@ -1,5 +1,6 @@
 /** OpenAI's Responses API: `POST /v1/responses`, without the parts of it that need a server that remembers. */
 import type { DialectCodec } from "../dialect.ts";
+import { encodeModels } from "../openai-models.ts";
 import { decode } from "./decode.ts";
 import { encode } from "./encode.ts";
 import { encodeFailure } from "./failure.ts";
@@ -12,5 +13,5 @@ export const openaiResponses: DialectCodec = {
   stream: (context) => new ResponsesStream(context),
   encodeFailure,
   encodeCount: (tokens) => ({ object: "response.input_tokens", input_tokens: tokens }),
-  encodeModels: (models) => ({ object: "list", data: models.map(({ id }) => ({ id, object: "model", created: 0, owned_by: "manyworlds" })) }),
+  encodeModels,
 };
