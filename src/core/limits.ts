@@ -124,6 +124,8 @@ export const LIMITS = {
   upstreamProbeMs: 120_000,
   /** A call that waits for the policy's new weights. */
   policyHoldMs: 600_000,
+  /** Objects and lists inside each other in a body that a harness sends. */
+  requestNesting: 256,
   /** Connections to one inference server; calls beyond it wait. */
   upstreamConnections: 4096,
   /** Tool calls of one answer that are carried out; the rest are answered with an error. */

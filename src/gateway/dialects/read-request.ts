@@ -58,6 +58,12 @@ export class Dropped {
   }
 }
 
+/** A value of the sender's in a message: as JSON, and short. */
+export function shown(value: unknown): string {
+  const text = JSON.stringify(value) ?? "nothing";
+  return text.length > 80 ? `${text.slice(0, 80)}...` : text;
+}
+
 /** The text of a JSON value; refuses what is nested too deeply to be written. */
 export function jsonText(value: unknown, field: string): string {
   try {

@@ -4,7 +4,7 @@
  */
 import { z } from "zod";
 import type { AnswerBlock, ContentBlock, Message, ReasoningBlock } from "../../conversation.ts";
-import { type Dropped, invalid, jsonText, readBody, readObject } from "../read-request.ts";
+import { type Dropped, invalid, jsonText, readBody, readObject, shown } from "../read-request.ts";
 import { argumentsObjectText, unwrapArguments } from "../tool-arguments.ts";
 import { camelAt } from "./keys.ts";
 import { unsealRider } from "./signature.ts";
@@ -109,7 +109,7 @@ class ContentsReader {
     const index = this.#pending.findIndex((call) => (given ? call.id === given : call.name === name));
     const [call] = index === -1 ? [] : this.#pending.splice(index, 1);
     const callId = call?.id ?? given;
-    if (!callId) throw invalid(path, `answers no call of ${JSON.stringify(name)} before it`);
+    if (!callId) throw invalid(path, `answers no call of ${shown(name)} before it`);
     const { text, isError } = decodeResult(response["response"], `${path}.response`);
     const images = listAt(response["parts"], `${path}.parts`).map((entry, at) => decodeUserPart(readPart(entry, `${path}.parts[${at}]`, this.#dropped), `${path}.parts[${at}]`));
     this.#dropped.unknown(response, path, new Set(["id", "name", "response", "parts"]));
@@ -135,7 +135,7 @@ function readPart(value: unknown, path: string, dropped: Dropped): Part {
 function decodeUserPart(part: Part, path: string): ContentBlock {
   if (part["inlineData"]) {
     const { mimeType: mediaType, data } = readBody(blobSchema, camelAt(part["inlineData"], `${path}.inlineData`), `${path}.inlineData`);
-    if (!mediaType.startsWith("image/")) throw invalid(`${path}.inlineData.mimeType`, `${JSON.stringify(mediaType)} is no image; only images can be shown to the model`);
+    if (!mediaType.startsWith("image/")) throw invalid(`${path}.inlineData.mimeType`, `${shown(mediaType)} is no image; only images can be shown to the model`);
     return { type: "image", source: { kind: "base64", mediaType, data } };
   }
   const { text } = readBody(partSchema, part, path);

@@ -2,7 +2,7 @@
 import { z } from "zod";
 import { DEFAULT_SAMPLING, type TurnRequest } from "../../conversation.ts";
 import type { RouteFacts } from "../dialect.ts";
-import { Dropped, readObject, readBody, invalid } from "../read-request.ts";
+import { Dropped, invalid, readBody, readObject, shown } from "../read-request.ts";
 import { decodeContents, decodeSystem } from "./contents.ts";
 import { jsonSchema } from "./json-schema.ts";
 import { camelAt } from "./keys.ts";
@@ -111,7 +111,7 @@ function decodeFormat(generation: Generation, config: Readonly<Record<string, un
     if (responseSchema || responseJsonSchema) throw invalid("generationConfig.responseMimeType", "must be application/json where a schema is given");
     return null;
   }
-  if (mime !== "application/json") throw invalid("generationConfig.responseMimeType", `${JSON.stringify(mime)} is not one of text/plain, application/json`);
+  if (mime !== "application/json") throw invalid("generationConfig.responseMimeType", `${shown(mime)} is not one of text/plain, application/json`);
   if (responseJsonSchema) return { type: "json_schema", name: null, schema: readObject(responseJsonSchema, "generationConfig.responseJsonSchema"), strict: null };
   if (responseSchema) return { type: "json_schema", name: null, schema: jsonSchema(responseSchema, "generationConfig.responseSchema"), strict: null };
   return { type: "json_object" };

@@ -1,5 +1,5 @@
 /** Gemini's `Schema` (a part of OpenAPI 3.0, types in capitals, sizes as text) as JSON schema. What is JSON schema already stays as it is. */
-import { readObject, invalid } from "../read-request.ts";
+import { invalid, readObject } from "../read-request.ts";
 import { camelAt } from "./keys.ts";
 
 const SIZES = new Set(["minItems", "maxItems", "minLength", "maxLength", "minProperties", "maxProperties"]);

@@ -1,5 +1,5 @@
 /** Field names: the API takes `snake_case` and `camelCase` for each of its fields, as protobuf's JSON mapping does. Maps whose keys are the caller's own are left alone. */
-import { readObject, invalid } from "../read-request.ts";
+import { invalid, readObject } from "../read-request.ts";
 
 /** One object with its own keys in `camelCase`. */
 export function camelAt(value: unknown, path: string): Readonly<Record<string, unknown>> {

@@ -1,7 +1,7 @@
 /** Tools and the choice among them. Only function declarations reach the model; what Google's servers carry out is not offered. */
 import { z } from "zod";
 import type { ToolChoice, ToolDefinition } from "../../conversation.ts";
-import { type Dropped, invalid, readBody, readList } from "../read-request.ts";
+import { type Dropped, invalid, readBody, readList, shown } from "../read-request.ts";
 import { jsonSchema } from "./json-schema.ts";
 import { camelAt } from "./keys.ts";
 
@@ -73,7 +73,7 @@ export function decodeToolConfig(value: unknown, tools: readonly ToolDefinition[
       return { choice: only !== undefined && others.length === 0 ? { type: "tool", name: only } : { type: "required" }, tools: left };
     }
     default:
-      throw invalid(`${path}.mode`, `${JSON.stringify(mode)} is not one of AUTO, ANY, NONE, VALIDATED`);
+      throw invalid(`${path}.mode`, `${shown(mode)} is not one of AUTO, ANY, NONE, VALIDATED`);
   }
 }
 

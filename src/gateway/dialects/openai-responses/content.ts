@@ -2,7 +2,7 @@
 import { z } from "zod";
 import type { AnswerBlock, ContentBlock } from "../../conversation.ts";
 import { imageSource } from "../image-source.ts";
-import { type Dropped, invalid, readBody, readList, readObject } from "../read-request.ts";
+import { type Dropped, invalid, readBody, readList, readObject, shown } from "../read-request.ts";
 
 const textSchema = z.looseObject({ text: z.string() });
 const refusalSchema = z.looseObject({ refusal: z.string() });
@@ -31,7 +31,7 @@ function decodePart(value: unknown, path: string, dropped: Dropped): ContentBloc
       return { type: "image", source: imageSource(url), ...(typeof detail === "string" ? { detail } : {}) };
     }
     default:
-      throw invalid(`${path}.type`, `content of type ${JSON.stringify(part["type"])} is not supported`);
+      throw invalid(`${path}.type`, `content of type ${shown(part["type"])} is not supported`);
   }
 }
 

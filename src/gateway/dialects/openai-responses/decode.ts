@@ -1,7 +1,7 @@
 /** The body of `POST /v1/responses`, read. Facts: OpenAI's API reference as of the `openai` package 7.59. */
 import { z } from "zod";
 import { DEFAULT_SAMPLING, type TurnRequest } from "../../conversation.ts";
-import { Dropped, readObject, readBody, invalid } from "../read-request.ts";
+import { Dropped, invalid, readBody, readObject, shown } from "../read-request.ts";
 import { decodeInput } from "./input.ts";
 import { decodeToolChoice, decodeTools } from "./tools.ts";
 
@@ -102,7 +102,7 @@ function decodeFormat(value: z.infer<typeof bodySchema>["text"] | null, dropped:
   const format = value.format;
   if (!format || format.type === "text") return null;
   if (format.type === "json_object") return { type: "json_object" };
-  if (format.type !== "json_schema") throw invalid("text.format.type", `${JSON.stringify(format.type)} is not one of text, json_object, json_schema`);
+  if (format.type !== "json_schema") throw invalid("text.format.type", `${shown(format.type)} is not one of text, json_object, json_schema`);
   const { name, schema, strict } = readBody(jsonSchemaSchema, format, "text.format");
   if (format["description"]) dropped.add("text.format.description", "not shown to the model");
   return { type: "json_schema", name: name ?? null, schema, strict: strict ?? null };

@@ -4,7 +4,7 @@
  */
 import { z } from "zod";
 import type { AnswerBlock, Message, ReasoningBlock, ToolDefinition } from "../../conversation.ts";
-import { type Dropped, invalid, readBody, readList, readObject } from "../read-request.ts";
+import { type Dropped, invalid, readBody, readList, readObject, shown } from "../read-request.ts";
 import { decodeAnswerContent, decodeContent } from "./content.ts";
 import { unsealReasoning } from "./reasoning.ts";
 import { decodeTools } from "./tools.ts";
@@ -87,9 +87,8 @@ class InputReader implements DecodedInput {
         break;
       case "item_reference":
         throw invalid(path, "refers to an item that a server keeps; none are kept here, send the item itself");
-        break;
       default:
-        throw invalid(`${path}.type`, `items of type ${JSON.stringify(type) ?? "none"} are not supported`);
+        throw invalid(`${path}.type`, `items of type ${shown(type)} are not supported`);
     }
   }
 

@@ -1,7 +1,7 @@
 /** Tools of the Responses API: functions, custom tools, and namespaces of both. Tools that OpenAI's own servers carry out are not offered to the model. */
 import { z } from "zod";
 import type { ToolChoice, ToolDefinition } from "../../conversation.ts";
-import { type Dropped, readObject, readBody, invalid } from "../read-request.ts";
+import { type Dropped, invalid, readBody, readObject, shown } from "../read-request.ts";
 
 const functionSchema = z.looseObject({
   name: z.string().min(1),
@@ -44,7 +44,7 @@ function decodeTool(value: unknown, path: string, dropped: Dropped, namespace: {
       return inner.tools.flatMap((entry, index) => decodeTool(entry, `${path}.tools[${index}]`, dropped, { name: inner.name, description: inner.description ?? "" }));
     }
     default:
-      if (!PROVIDER_TOOLS.test(type)) throw invalid(`${path}.type`, `no tool of type ${JSON.stringify(type)} is known`);
+      if (!PROVIDER_TOOLS.test(type)) throw invalid(`${path}.type`, `no tool of type ${shown(type)} is known`);
       dropped.add(`tools(${type})`, "a tool of the provider's own, not offered to the model");
       return [];
   }
@@ -65,13 +65,13 @@ const allowedSchema = z.looseObject({ mode: z.enum(["auto", "required"]), tools:
 export function decodeToolChoice(value: unknown, tools: readonly ToolDefinition[]): { readonly choice: ToolChoice | null; readonly tools: readonly ToolDefinition[] } {
   if (value === undefined || value === null) return { choice: null, tools };
   if (value === "auto" || value === "none" || value === "required") return { choice: { type: value }, tools };
-  if (typeof value === "string") throw invalid("tool_choice", `${JSON.stringify(value)} is not one of auto, none, required`);
+  if (typeof value === "string") throw invalid("tool_choice", `${shown(value)} is not one of auto, none, required`);
   const choice = readObject(value, "tool_choice");
   switch (choice["type"]) {
     case "function":
     case "custom": {
       const { name } = readBody(namedSchema, choice, "tool_choice");
-      if (!tools.some((tool) => tool.name === name)) throw invalid("tool_choice.name", `there is no tool ${JSON.stringify(name)}`);
+      if (!tools.some((tool) => tool.name === name)) throw invalid("tool_choice.name", `there is no tool ${shown(name)}`);
       return { choice: { type: "tool", name }, tools };
     }
     case "allowed_tools": {
@@ -80,6 +80,6 @@ export function decodeToolChoice(value: unknown, tools: readonly ToolDefinition[
       return { choice: { type: mode }, tools: tools.filter(({ name }) => names.has(name)) };
     }
     default:
-      throw invalid("tool_choice.type", `${JSON.stringify(choice["type"])} cannot be chosen here`);
+      throw invalid("tool_choice.type", `${shown(choice["type"])} cannot be chosen here`);
   }
 }

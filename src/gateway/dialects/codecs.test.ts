@@ -1,0 +1,125 @@
+import * as fc from "fast-check";
+import { describe, expect, it } from "vitest";
+import type { Dialect } from "../conversation.ts";
+import { GatewayFailure } from "../failure.ts";
+import { CODECS } from "./codecs.ts";
+
+const schema = { type: "object", properties: { command: { type: "string" } }, required: ["command"] };
+const PIXEL = "iVBORw0KGgo=";
+
+/** One body for each dialect that uses most of what it reads: what is mutated. */
+const BODIES: Readonly<Record<Dialect, unknown>> = {
+  "openai-chat": {
+    model: "m",
+    messages: [
+      { role: "system", content: "s" },
+      { role: "user", content: [{ type: "text", text: "t" }, { type: "image_url", image_url: { url: `data:image/png;base64,${PIXEL}`, detail: "low" } }] },
+      { role: "assistant", content: null, reasoning_content: "r", tool_calls: [{ id: "c", type: "function", function: { name: "f", arguments: "{}" } }] },
+      { role: "tool", tool_call_id: "c", content: "ok" },
+    ],
+    tools: [{ type: "function", function: { name: "f", description: "d", parameters: schema, strict: true } }],
+    tool_choice: { type: "function", function: { name: "f" } },
+    response_format: { type: "json_schema", json_schema: { name: "n", schema, strict: true } },
+    stop: ["x"],
+    stream: true,
+    stream_options: { include_usage: true },
+    temperature: 1,
+  },
+  "openai-responses": {
+    model: "m",
+    instructions: "i",
+    input: [
+      { type: "additional_tools", role: "developer", tools: [{ type: "namespace", name: "functions", description: "d", tools: [{ type: "custom", name: "exec", format: { type: "grammar", syntax: "lark", definition: "start: /x/" } }] }] },
+      { role: "developer", content: "d" },
+      { type: "message", role: "user", content: [{ type: "input_text", text: "t" }, { type: "input_image", image_url: `data:image/png;base64,${PIXEL}`, detail: "auto" }] },
+      { type: "reasoning", summary: [{ type: "summary_text", text: "s" }], content: [{ type: "reasoning_text", text: "r" }], encrypted_content: "mw1.WyJyIixudWxsXQ" },
+      { type: "message", role: "assistant", content: [{ type: "output_text", text: "o", annotations: [] }, { type: "refusal", refusal: "no" }] },
+      { type: "function_call", call_id: "c", name: "f", arguments: "{}", namespace: "n" },
+      { type: "function_call_output", call_id: "c", output: [{ type: "input_text", text: "ok" }] },
+      { type: "custom_tool_call", call_id: "d", name: "exec", input: "x" },
+      { type: "custom_tool_call_output", call_id: "d", output: "ok" },
+    ],
+    tools: [{ type: "function", name: "f", description: "d", parameters: schema, strict: false }, { type: "web_search" }],
+    tool_choice: { type: "allowed_tools", mode: "auto", tools: [{ type: "function", name: "f" }] },
+    text: { format: { type: "json_schema", name: "n", schema, strict: true }, verbosity: "low" },
+    reasoning: { effort: "high", summary: "auto" },
+    include: ["reasoning.encrypted_content"],
+    stream: true,
+    store: false,
+    max_output_tokens: 10,
+  },
+  anthropic: {
+    model: "m",
+    max_tokens: 10,
+    system: [{ type: "text", text: "s", cache_control: { type: "ephemeral" } }],
+    messages: [
+      { role: "user", content: [{ type: "text", text: "t" }, { type: "image", source: { type: "base64", media_type: "image/png", data: PIXEL } }] },
+      { role: "assistant", content: [{ type: "thinking", thinking: "r", signature: "" }, { type: "tool_use", id: "c", name: "f", input: { command: "ls" } }] },
+      { role: "user", content: [{ type: "tool_result", tool_use_id: "c", is_error: true, content: [{ type: "text", text: "no" }] }] },
+    ],
+    tools: [{ name: "f", description: "d", input_schema: schema }],
+    tool_choice: { type: "tool", name: "f", disable_parallel_tool_use: true },
+    thinking: { type: "enabled", budget_tokens: 1024 },
+    stop_sequences: ["x"],
+    stream: true,
+  },
+  gemini: {
+    system_instruction: { parts: [{ text: "s" }] },
+    contents: [
+      { role: "user", parts: [{ text: "t" }, { inline_data: { mime_type: "image/png", data: PIXEL } }] },
+      { role: "model", parts: [{ text: "r", thought: true }, { functionCall: { id: "c", name: "f", args: { command: "ls" } }, thoughtSignature: "eyJtdyI6MSwicmVmdXNhbCI6dHJ1ZX0=" }] },
+      { role: "user", parts: [{ functionResponse: { id: "c", name: "f", response: { output: "ok" } } }] },
+    ],
+    tools: [{ functionDeclarations: [{ name: "f", description: "d", parameters: { type: "OBJECT", properties: { a: { type: "STRING", nullable: true, minLength: "1" } } } }] }, { googleSearch: {} }],
+    toolConfig: { functionCallingConfig: { mode: "ANY", allowedFunctionNames: ["f"] } },
+    generationConfig: { temperature: 1, topK: 3, responseMimeType: "application/json", responseSchema: { type: "OBJECT" }, thinkingConfig: { thinkingBudget: -1 } },
+    safetySettings: [{ category: "x", threshold: "y" }],
+  },
+};
+
+const ROUTES = { "openai-chat": null, "openai-responses": null, anthropic: null, gemini: "m" };
+
+function attempt(dialect: Dialect, body: unknown): void {
+  try {
+    CODECS[dialect].decode(body, { model: ROUTES[dialect], stream: dialect === "gemini" ? true : null });
+  } catch (error) {
+    if (!(error instanceof GatewayFailure) || error.kind !== "invalid_request") throw error;
+    expect(error.message).not.toBe("");
+  }
+}
+
+/** `value` with the subtree that `steps` lead to replaced, or taken out. */
+function mutate(value: unknown, steps: readonly number[], replacement: unknown): unknown {
+  const [step, ...rest] = steps;
+  if (step === undefined || typeof value !== "object" || value === null) return replacement;
+  const entries = Object.entries(value);
+  if (entries.length === 0) return replacement;
+  const at = step % entries.length;
+  const changed = entries.flatMap(([key, entry], index): [string, unknown][] => {
+    if (index !== at) return [[key, entry]];
+    const next = mutate(entry, rest, replacement);
+    return next === undefined ? [] : [[key, next]];
+  });
+  return Array.isArray(value) ? changed.map(([, entry]) => entry) : Object.fromEntries(changed);
+}
+
+const strange = fc.oneof(fc.jsonValue({ maxDepth: 3 }), fc.constantFrom<unknown>(undefined, null, "", 0, -1, 1e308, [], {}, [[]], [null], { type: "text" }, { type: "__proto__" }, JSON.parse('{"__proto__":{"a":1},"constructor":1}')));
+
+describe.each(Object.keys(BODIES) as Dialect[])("%s", (dialect) => {
+  it("reads the body that the mutants come from", () => {
+    const request = CODECS[dialect].decode(BODIES[dialect], { model: ROUTES[dialect], stream: null });
+    expect(request).toMatchObject({ dialect, model: "m", extra: {} });
+  });
+
+  it("refuses any other JSON with a failure that says why, and nothing else", () => {
+    fc.assert(fc.property(fc.jsonValue({ maxDepth: 6 }), (body) => attempt(dialect, body)), { numRuns: 500 });
+    fc.assert(fc.property(fc.array(fc.nat(20), { minLength: 1, maxLength: 9 }), strange, (steps, replacement) => attempt(dialect, mutate(BODIES[dialect], steps, replacement))), { numRuns: 3000 });
+  });
+
+  it("survives nesting without end", () => {
+    let deep: unknown = "x";
+    for (let depth = 0; depth < 50_000; depth++) deep = depth % 2 === 0 ? [deep] : { items: deep };
+    attempt(dialect, deep);
+    for (const steps of [[0], [1], [1, 0], [1, 1, 1], [1, 1, 1, 1, 0, 1, 0], [2], [3], [3, 0, 2], [3, 0, 3], [2, 0, 0, 0, 2], [4], [5, 2]]) attempt(dialect, mutate(BODIES[dialect], steps, deep));
+  });
+});
