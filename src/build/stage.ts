@@ -161,8 +161,9 @@ export class StageExecutor {
         tail.splice(0, Math.max(0, tail.length - OUTPUT_TAIL_LINES));
       }
       const exit = await exec.exit;
-      await exec.acknowledge();
       this.#build.signal.throwIfAborted();
+      if (exit.ended === "lost") throw new MwError("sandbox_failed", `${this.#where(step.line)}: the machine of the step ended under it`, { fix: "Build again; `mw doctor` says whether the host is short of memory or disk." });
+      await exec.acknowledge();
       if (exit.code === 0) return;
       const why = exit.cause === null ? `exit code ${exit.code}` : `${exit.cause} (exit code ${exit.code})`;
       const output = [...tail, partial].filter((line) => line !== "").join("\n");

@@ -44,6 +44,7 @@ export const SETTINGS = {
   seed: define<string>({ env: "MW_SEED", key: "run.seed", parse: textParser, fallback: null, brief: "seed of everything that is drawn; without one it is drawn and recorded" }),
   temperature: define<number>({ env: "MW_TEMPERATURE", key: "run.temperature", parse: decimalParser(0, 100), fallback: null, brief: "sampling temperature" }),
   topP: define<number>({ env: "MW_TOP_P", key: "run.top-p", parse: decimalParser(0, 1), fallback: null, brief: "nucleus sampling mass" }),
+  samplingSeed: define<number>({ env: "MW_SAMPLING_SEED", key: "run.sampling-seed", parse: integerParser(0, 2 ** 31 - 1), fallback: null, brief: "seed of the server's sampling; each rollout is given one of its own, drawn from this and --seed" }),
   maxTokens: define<number>({ env: "MW_MAX_TOKENS", key: "run.max-tokens", parse: integerParser(1, 100_000_000), fallback: null, brief: "tokens sampled in one model call" }),
   maxTurns: define<number>({ env: "MW_MAX_TURNS", key: "run.max-turns", parse: integerParser(1, 100_000), fallback: 100, brief: "turns of one rollout" }),
   tokenBudget: define<number>({ env: "MW_TOKEN_BUDGET", key: "run.token-budget", parse: integerParser(1, 1_000_000_000), fallback: null, brief: "tokens sampled in one rollout" }),

@@ -7,6 +7,8 @@
  * | any      | `cancelled`                                                  | `cancelled`    | somebody asked                                                  |
  * | any      | `host_exhausted`, `sandbox_failed`, `sandbox_gone`, `busy`   | `sandbox_error`| the machine or its host                                         |
  * | any      | `registry_failed`                                            | `sandbox_error`| the network between us and a registry; trying again can help    |
+ * | not agent| `internal`, `corrupt`                                        | `sandbox_error`| a bug of ours, or damaged data of ours: no task causes it       |
+ * | image    | `environment`                                                | `sandbox_error`| the host lacks a program, or refuses us a directory             |
  * | image    | anything else                                                | `task_error`   | the task's image cannot be had or built                         |
  * | lease    | `unsupported`, `invalid_*`, `not_found`                      | `task_error`   | the task wants what this backend does not have                  |
  * | lease    | anything else                                                | `sandbox_error`|                                                                 |
@@ -31,13 +33,16 @@ const ANY_PHASE: Readonly<Partial<Record<ErrorCode, Outcome>>> = {
   registry_failed: "sandbox_error",
 };
 
+/** In the agent's phase they are the harness's, and in the phases that end with `sandbox_error` they need no row. */
+const OURS: Readonly<Partial<Record<ErrorCode, Outcome>>> = { internal: "sandbox_error", corrupt: "sandbox_error" };
+
 const BY_PHASE: Readonly<Record<WorkPhase, { readonly codes: Readonly<Partial<Record<ErrorCode, Outcome>>>; readonly otherwise: Outcome }>> = {
-  image: { codes: {}, otherwise: "task_error" },
+  image: { codes: { ...OURS, environment: "sandbox_error" }, otherwise: "task_error" },
   lease: {
     codes: { unsupported: "task_error", invalid_input: "task_error", invalid_task: "task_error", invalid_image: "task_error", not_found: "task_error" },
     otherwise: "sandbox_error",
   },
-  prepare: { codes: {}, otherwise: "task_error" },
+  prepare: { codes: OURS, otherwise: "task_error" },
   agent: { codes: { upstream_failed: "model_error" }, otherwise: "harness_error" },
   collect: { codes: {}, otherwise: "sandbox_error" },
   verify: {

@@ -4,6 +4,7 @@ import type { BuildRequest, ImageBuilder } from "../build/builder.ts";
 import type { Image, ImageStore } from "../image/image.ts";
 import type { RootFilesystem } from "../sandbox/sandbox.ts";
 import type { TaskEnvironment } from "../task/task.ts";
+import { attribute } from "./attribution.ts";
 
 export interface TaskImagesOptions {
   readonly images: ImageStore;
@@ -24,7 +25,7 @@ export class TaskImages {
     this.#options = options;
   }
 
-  /** What a machine of this environment starts from. A failure that trying again cannot mend is remembered. */
+  /** What a machine of this environment starts from. A failure that is the task's is remembered. */
   root(environment: TaskEnvironment): Promise<RootFilesystem> {
     const { override } = this.#options;
     const key = override ?? environment.image ?? environment.dockerfile ?? "";
@@ -33,7 +34,7 @@ export class TaskImages {
     const making = this.#make(environment);
     this.#known.set(key, making);
     making.catch((error: unknown) => {
-      if (!(error instanceof MwError) || error.retryable || error.code === "cancelled") this.#known.delete(key);
+      if (attribute("image", error) !== "task_error") this.#known.delete(key);
     });
     return making;
   }

@@ -22,6 +22,7 @@ import type { RunEvent } from "./events.ts";
 import { waitHealthy } from "./health-check.ts";
 import { machineNetwork } from "./preflight.ts";
 import type { RolloutRecorder } from "./recorder.ts";
+import { withOwnSeed } from "./sampling-seed.ts";
 import { stepsOf, stepReward, type StepWork } from "./steps.ts";
 import type { TaskImages } from "./task-images.ts";
 
@@ -218,7 +219,7 @@ class Try {
         solution: harness.usesSolution === true ? { ...step.solution, env: this.#services.expandEnv(step.solution.env, "[solution.env]") } : { directory: null, env: {} },
         user: step.agentUser,
         workdir: task.environment.workdir,
-        upstream,
+        upstream: upstream === null ? null : withOwnSeed(upstream, seed),
         endpoint: null,
         budgets: { ...budgets, timeMs },
         seed,

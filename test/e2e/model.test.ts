@@ -44,6 +44,32 @@ describe("mw run with a model", () => {
     }
     expect(await leftoversAfter(home, 5000)).toEqual([]);
   });
+
+  it("gives each attempt a sampling seed of its own, the same ones in an equal run, and records them", async () => {
+    const task = writeTask(join(place, "seeded"), { name: "test/seeded" });
+    const seedsOf = async (sampling: string, seed: string): Promise<number[]> => {
+      const engine = await startEngine([{ content: null, calls: [{ command: "true" }] }, { content: "done" }]);
+      try {
+        const { code, stdout, stderr } = await mw(["run", task, "--harness", "bash", "--upstream", engine.url, "--model", "m", "-n", "3", "--sampling-seed", sampling, "--seed", seed, "--json", "--quiet"], { env: { MW_HOME: home } });
+        expect(code, stderr).toBe(0);
+        const { run } = JSON.parse(stdout) as { run: string };
+        const lines = (await mw(["export", run], { env: { MW_HOME: home } })).stdout.trim().split("\n");
+        const recorded = lines.map((line) => (JSON.parse(line) as { calls: { request: { seed: number } }[] }).calls.map(({ request }) => request.seed));
+        expect(recorded.flat().sort()).toEqual(engine.requests.map(({ body }) => (body as { seed: number }).seed).sort());
+        // One for all calls of a rollout.
+        for (const seeds of recorded) expect(new Set(seeds).size).toBe(1);
+        return recorded.map((seeds) => seeds[0] ?? -1);
+      } finally {
+        await engine.close();
+      }
+    };
+    const first = await seedsOf("7", "a");
+    expect(new Set(first).size).toBe(3);
+    for (const seed of first) expect(seed).toBeGreaterThanOrEqual(0);
+    expect(await seedsOf("7", "a")).toEqual(first);
+    expect(await seedsOf("8", "a")).not.toEqual(first);
+    expect(await seedsOf("7", "b")).not.toEqual(first);
+  });
 });
 
 function filesWith(directory: string, text: string): string[] {

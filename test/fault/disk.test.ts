@@ -35,6 +35,17 @@ describe.runIf(root)("the data directory's disk", () => {
     expect(JSON.parse(stdout)).toMatchObject({ outcomes: { scored: 2 } });
   }, 120_000);
 
+  it("refuses to begin when it is full, with the reason once and what to do", async () => {
+    const task = writeTask(join(place, "begin"));
+    const empty = join(disk, "empty");
+    mkdirSync(empty);
+    const filler = fill(join(disk, "filler"));
+    const { code, stderr } = await ended(start(["run", task, "--harness", "oracle"], empty));
+    rmSync(filler);
+    expect(code).toBe(3);
+    expect(stderr).toMatch(/^error: Machines cannot be made while the disk of the data directory is full: .*No space left on device\n  fix: free some space.*\n$/);
+  }, 120_000);
+
   it("pauses or ends a run in order when it is full, with the log intact, and it goes on when there is room", async () => {
     const task = writeTask(join(place, "full"), { solve: "sleep 1; mkdir -p /work; echo hello > /work/out" });
     const before = new Set(readdirSync(join(home, "runs")));
@@ -62,8 +73,8 @@ interface Running {
   stderr: string;
 }
 
-function start(args: readonly string[]): Running {
-  const child = spawn(process.execPath, [MAIN, ...args], { env: { ...process.env, MW_HOME: home }, stdio: ["ignore", "pipe", "pipe"] });
+function start(args: readonly string[], data = home): Running {
+  const child = spawn(process.execPath, [MAIN, ...args], { env: { ...process.env, MW_HOME: data }, stdio: ["ignore", "pipe", "pipe"] });
   const running: Running = { process: child, stdout: "", stderr: "" };
   child.stdout.on("data", (chunk: Buffer) => (running.stdout += chunk.toString()));
   child.stderr.on("data", (chunk: Buffer) => (running.stderr += chunk.toString()));

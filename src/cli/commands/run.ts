@@ -74,7 +74,7 @@ function upstreamOf(config: Config): NewRun["upstream"] {
   const parsed = parseUpstreamUrl(url, config.origin("upstream"));
   if (model === null) throw new MwError("usage", "--upstream is given, but no model", { fix: "add --model NAME, as the server lists it under /v1/models" });
   const sampling: Record<string, number> = {};
-  for (const [key, value] of [["temperature", config.get("temperature")], ["top_p", config.get("topP")], ["max_tokens", config.get("maxTokens")]] as const) if (value !== null) sampling[key] = value;
+  for (const [key, value] of [["temperature", config.get("temperature")], ["top_p", config.get("topP")], ["seed", config.get("samplingSeed")], ["max_tokens", config.get("maxTokens")]] as const) if (value !== null) sampling[key] = value;
   return { url: parsed, model, sampling };
 }
 

@@ -164,6 +164,9 @@ class Channel {
   #nextRef = 1;
   #failure: MwError | null = null;
   #lastLines: readonly string[] = [];
+  /** Lines written before it said hello: part of the error where it never does. Null from then on. */
+  #early: string[] | null = [];
+  readonly #log: (line: string) => void;
   #announce: Waiter | null = null;
 
   constructor(options: SpawnerOptions) {
@@ -174,7 +177,8 @@ class Channel {
     this.#process = spawn(options.program, flags(options), { stdio: ["ignore", "ignore", "pipe", "pipe"], env: environment(), detached: true });
     // Node's type does not know that a pipe beyond the standard three is a two-way socket.
     this.#socket = this.#process.stdio[3] as Duplex;
-    this.#readLog(options.log ?? ((line) => process.stderr.write(`${line}\n`)));
+    this.#log = options.log ?? ((line) => process.stderr.write(`${line}\n`));
+    this.#readLog();
     this.#socket.on("data", (chunk: Buffer) => this.#receive(chunk));
     this.#socket.on("error", () => undefined);
     this.exited = new Promise((resolve) => {
@@ -239,21 +243,27 @@ class Channel {
       for (const listener of this.ended) listener(ended);
       return;
     }
+    for (const line of this.#early ?? []) this.#log(line);
+    this.#early = null;
     this.#announce?.resolve(frame);
   }
 
-  #readLog(log: (line: string) => void): void {
+  #readLog(): void {
     let rest = "";
     this.#process.stderr?.setEncoding("utf8").on("data", (text: string) => {
       const lines = `${rest}${text}`.split("\n");
       rest = (lines.pop() ?? "").slice(-4096);
       this.#lastLines = [...this.#lastLines, ...lines].slice(-5);
-      for (const line of lines) log(line);
+      if (this.#early === null) for (const line of lines) this.#log(line);
+      else this.#early = [...this.#early, ...lines].slice(-100);
     });
   }
 
   #exitError(code: number | null, signal: string | null): MwError {
     const said = this.#lastLines.map((line) => line.replace(/^spawn: /, "")).join("; ");
+    if (/No space left on device|Disk quota exceeded/.test(said)) {
+      return new MwError("host_exhausted", `Machines cannot be made while the disk of the data directory is full: ${said}`, { fix: "free some space (mw image gc), or name a data directory on a larger file system in MW_HOME" });
+    }
     if (code === 3 || code === 2) return new MwError(code === 3 ? "environment" : "internal", `Machines cannot be made here: ${said}`);
     return new MwError("sandbox_failed", `The process that makes machines has ended (${signal ?? `exit code ${code}`})${said ? `: ${said}` : ""}`);
   }
