@@ -16,6 +16,7 @@ export class Delivery {
   readonly #response: ServerResponse;
   readonly #codec: DialectCodec;
   readonly #request: TurnRequest;
+  readonly #array: boolean;
   #encoder: StreamEncoder | null = null;
   #facts: ExchangeFacts | null = null;
   #heard = false;
@@ -23,7 +24,9 @@ export class Delivery {
   /** Resolves when the response is over; true when all of it went out. */
   readonly over: Promise<boolean>;
 
-  constructor(response: ServerResponse, codec: DialectCodec, request: TurnRequest) {
+  /** `array`: streamed as one JSON array. */
+  constructor(response: ServerResponse, codec: DialectCodec, request: TurnRequest, array: boolean) {
+    this.#array = array;
     this.#response = response;
     this.#codec = codec;
     this.#request = request;
@@ -95,12 +98,13 @@ export class Delivery {
   #begin(): string {
     if (this.#encoder !== null) return "";
     this.stop();
-    this.#response.writeHead(200, { "content-type": "text/event-stream; charset=utf-8", "cache-control": "no-cache", ...requestIds(this.#facts?.id) });
+    this.#response.writeHead(200, { "content-type": this.#array ? "application/json" : "text/event-stream; charset=utf-8", "cache-control": "no-cache", ...requestIds(this.#facts?.id) });
     return this.#stream().start(null);
   }
 
   #stream(): StreamEncoder {
-    this.#encoder ??= this.#codec.stream({ callId: this.#facts?.id ?? "", createdAt: this.#facts?.createdAt ?? 0, request: this.#request });
+    const context = { callId: this.#facts?.id ?? "", createdAt: this.#facts?.createdAt ?? 0, request: this.#request };
+    this.#encoder ??= (this.#array ? this.#codec.streamJson?.(context) : undefined) ?? this.#codec.stream(context);
     return this.#encoder;
   }
 }

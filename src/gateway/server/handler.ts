@@ -2,7 +2,6 @@
 import type { IncomingMessage, ServerResponse } from "node:http";
 import { messageOf } from "../../core/errors.ts";
 import { CODECS } from "../dialects/codecs.ts";
-import { openaiChat } from "../dialects/openai-chat/codec.ts";
 import type { DialectCodec } from "../dialects/dialect.ts";
 import { GatewayFailure } from "../failure.ts";
 import { requestDigest } from "../session/request-digest.ts";
@@ -39,10 +38,9 @@ export class Handler {
     const codec = CODECS[route.dialect];
     try {
       const session = await this.#options.sessionOf({ sandbox, path: target.session, keys: keysOf(request.headers, target.query) });
-      if (codec === undefined) throw new GatewayFailure("not_found", `The dialect ${route.dialect} is not spoken here.`);
       await this.#answer(session, codec, target, request, response);
     } catch (error) {
-      sendFailure(response, codec ?? openaiChat, error instanceof GatewayFailure ? error : new GatewayFailure("internal", `The gateway failed: ${messageOf(error)}`, { cause: error }));
+      sendFailure(response, codec, error instanceof GatewayFailure ? error : new GatewayFailure("internal", `The gateway failed: ${messageOf(error)}`, { cause: error }));
     }
   }
 
@@ -66,7 +64,7 @@ export class Handler {
     }
   }
 
-  async #generate(session: Session, codec: DialectCodec, { dialect, model, stream }: Extract<Route, { kind: "generate" }>, request: IncomingMessage, response: ServerResponse): Promise<void> {
+  async #generate(session: Session, codec: DialectCodec, { dialect, model, stream, array }: Extract<Route, { kind: "generate" }>, request: IncomingMessage, response: ServerResponse): Promise<void> {
     const gone = new AbortController();
     response.once("close", () => gone.abort("closed"));
     const facts = { model, stream };
@@ -81,7 +79,7 @@ export class Handler {
         throw error;
       }
       const retries = Number(request.headers["x-stainless-retry-count"] ?? 0);
-      const delivery = new Delivery(response, codec, turn);
+      const delivery = new Delivery(response, codec, turn, array);
       const asked = { ...base, request: turn, digest: requestDigest(dialect, facts, body.value), saysRetry: retries > 0 };
       const { exchange, leave } = await session.ask(asked, delivery.listen, gone.signal);
       const outcome = await Promise.race([exchange.outcome, delivery.over.then(() => null)]);
@@ -113,6 +111,7 @@ export class Handler {
 /** A count leaves out what only a generation needs (`max_tokens`), and Gemini's may wrap the request. */
 function countedBody(body: unknown): unknown {
   if (typeof body !== "object" || body === null) return body;
-  if ("generateContentRequest" in body) return body.generateContentRequest;
+  const wrapped = "generateContentRequest" in body ? body.generateContentRequest : "generate_content_request" in body ? body.generate_content_request : undefined;
+  if (wrapped !== undefined) return wrapped;
   return "messages" in body && !("max_tokens" in body) ? { ...body, max_tokens: 1 } : body;
 }

@@ -2,7 +2,8 @@
 import type { Dialect } from "../conversation.ts";
 
 export type Route =
-  | { readonly kind: "generate"; readonly dialect: Dialect; readonly model: string | null; readonly stream: boolean | null }
+  /** `array`: Gemini streams one JSON array instead of events. */
+  | { readonly kind: "generate"; readonly dialect: Dialect; readonly model: string | null; readonly stream: boolean | null; readonly array: boolean }
   | { readonly kind: "count"; readonly dialect: Dialect; readonly model: string | null }
   | { readonly kind: "models"; readonly dialect: Dialect }
   /** Asked by clients before they start; says nothing. */
@@ -17,9 +18,10 @@ export interface Target {
 }
 
 const POSTS: Readonly<Record<string, Route>> = {
-  "/chat/completions": { kind: "generate", dialect: "openai-chat", model: null, stream: null },
-  "/responses": { kind: "generate", dialect: "openai-responses", model: null, stream: null },
-  "/messages": { kind: "generate", dialect: "anthropic", model: null, stream: null },
+  "/chat/completions": { kind: "generate", dialect: "openai-chat", model: null, stream: null, array: false },
+  "/responses": { kind: "generate", dialect: "openai-responses", model: null, stream: null, array: false },
+  "/responses/input_tokens": { kind: "count", dialect: "openai-responses", model: null },
+  "/messages": { kind: "generate", dialect: "anthropic", model: null, stream: null, array: false },
   "/messages/count_tokens": { kind: "count", dialect: "anthropic", model: null },
 };
 
@@ -52,10 +54,9 @@ function routeOf(method: string, path: string, query: URLSearchParams, isAnthrop
   if (model === null) return unknown("The model's name in the path is not well encoded.");
   switch (gemini[2]) {
     case "generateContent":
-      return { kind: "generate", dialect, model, stream: false };
+      return { kind: "generate", dialect, model, stream: false, array: false };
     case "streamGenerateContent":
-      // Without it Gemini streams one JSON array, which no known client of ours asks for.
-      return query.get("alt") === "sse" ? { kind: "generate", dialect, model, stream: true } : unknown("streamGenerateContent is answered with ?alt=sse only.");
+      return { kind: "generate", dialect, model, stream: true, array: query.get("alt") !== "sse" };
     case "countTokens":
       return { kind: "count", dialect, model };
     default:

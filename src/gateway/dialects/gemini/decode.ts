@@ -33,8 +33,7 @@ const KNOWN = new Set(["contents", "systemInstruction", "tools", "toolConfig", "
 const WITHOUT_EFFECT = new Set(["safetySettings", "labels", "serviceTier", "store"]);
 
 export function decode(value: unknown, route: RouteFacts): TurnRequest {
-  const outer = camelAt(value, "");
-  const body = outer["generateContentRequest"] ? camelAt(outer["generateContentRequest"], "generateContentRequest") : outer;
+  const body = camelAt(value, "");
   const dropped = new Dropped();
   const extra = sortOut(body, KNOWN, WITHOUT_EFFECT, "", dropped);
   if (body["contents"] === null || body["contents"] === undefined) throw invalid("contents", "is missing");

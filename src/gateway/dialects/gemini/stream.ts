@@ -6,7 +6,6 @@
  */
 import type { Answer, Delta, ReasoningBlock, ToolCallBlock } from "../../conversation.ts";
 import type { GatewayFailure } from "../../failure.ts";
-import { deltasOf } from "../deltas.ts";
 import type { EncodeContext, StreamEncoder } from "../dialect.ts";
 import { writeEvent } from "../write-event.ts";
 import { encodeBlock, finalResponse, response, thoughtPart } from "./encode.ts";
@@ -34,7 +33,6 @@ export class GeminiStream implements StreamEncoder {
   /** The reasoning that the next part carries. */
   #thoughts: ReasoningBlock[] = [];
   #pieces = 0;
-  #empty = true;
 
   constructor(context: EncodeContext, framing: Framing) {
     this.#context = context;
@@ -46,7 +44,6 @@ export class GeminiStream implements StreamEncoder {
   }
 
   delta(delta: Delta): string {
-    this.#empty = false;
     switch (delta.type) {
       case "text":
       case "refusal": {
@@ -75,18 +72,16 @@ export class GeminiStream implements StreamEncoder {
         return closing;
       }
       case "arguments":
-        if (this.#open?.type !== "tool_call") throw new Error("Arguments came without their tool call.");
-        this.#open = { ...this.#open, arguments: this.#open.arguments + delta.text };
+        if (this.#open?.type === "tool_call") this.#open = { ...this.#open, arguments: this.#open.arguments + delta.text };
         return "";
     }
   }
 
   end(answer: Answer): string {
-    const whole = this.#empty ? deltasOf(answer.blocks).map((delta) => this.delta(delta)).join("") : "";
     const open = this.#open;
     if (open?.type === "reasoning") this.#close();
     const last = this.#carrying(open?.type === "tool_call" ? open : { type: "text", text: "" });
-    return whole + this.#frame(finalResponse(answer, [last], this.#context)) + this.#framing.end;
+    return this.#frame(finalResponse(answer, [last], this.#context)) + this.#framing.end;
   }
 
   fail(failure: GatewayFailure): string {

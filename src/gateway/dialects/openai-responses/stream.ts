@@ -4,7 +4,6 @@
  */
 import type { Answer, AnswerBlock, Delta } from "../../conversation.ts";
 import type { GatewayFailure } from "../../failure.ts";
-import { deltasOf } from "../deltas.ts";
 import type { EncodeContext, StreamEncoder } from "../dialect.ts";
 import { argumentsText, isBlank } from "../tool-arguments.ts";
 import { writeEvent } from "../write-event.ts";
@@ -47,18 +46,16 @@ export class ResponsesStream implements StreamEncoder {
         return this.#close("completed") + this.#add(block);
       }
       case "arguments":
-        if (this.#open?.type !== "tool_call") throw new Error("Arguments came without their tool call.");
-        return delta.text === "" ? "" : this.#fill(delta.text);
+        return delta.text === "" || this.#open?.type !== "tool_call" ? "" : this.#fill(delta.text);
     }
   }
 
   end(answer: Answer): string {
-    const whole = this.#done.length === 0 && this.#open === null ? deltasOf(answer.blocks).map((delta) => this.delta(delta)).join("") : "";
     const status = answer.finish === "length" || answer.finish === "context" || answer.finish === "content_filter" ? "incomplete" : "completed";
     const blocks = this.#open === null ? this.#done : [...this.#done, this.#open];
     const closing = this.#close(status, logprobsOfTexts(answer, blocks).at(-1) ?? []);
     const response = finishedResponse(answer, this.#done, this.#context);
-    return whole + closing + this.#event(`response.${String(response["status"])}`, { response });
+    return closing + this.#event(`response.${String(response["status"])}`, { response });
   }
 
   fail(failure: GatewayFailure): string {
