@@ -4,8 +4,9 @@ import { BASH, turn } from "../../../../test/support/turns.ts";
 import { blocksOf } from "../../../../test/support/upstreams.ts";
 import type { AnswerBlock, Delta, ToolDefinition, TurnRequest } from "../../conversation.ts";
 import { GatewayFailure } from "../../failure.ts";
+import { AnswerSink } from "../answer-sink.ts";
 import { ChatReader, type ChatAnswer } from "./read.ts";
-import { ChatSink } from "./sink.ts";
+
 
 interface Read extends ChatAnswer {
   readonly deltas: readonly Delta[];
@@ -16,7 +17,7 @@ async function read(pieces: readonly Uint8Array[], { request = turn({ stream: tr
   const deltas: Delta[] = [];
   const fail = (error: unknown): GatewayFailure => new GatewayFailure("upstream", JSON.stringify(error));
   const { maxTokens } = request.sampling;
-  const sink = new ChatSink(new ChatReader({ request, requestId: "r", maxTokens, unlimited, fail }), request.stream ? (delta) => void deltas.push(delta) : null);
+  const sink = new AnswerSink(new ChatReader({ request, requestId: "r", maxTokens, unlimited, fail }), request.stream ? (delta) => void deltas.push(delta) : null);
   sink.start(200, { "content-type": type });
   for (const piece of pieces) if (!sink.finished) await sink.data(Buffer.from(piece));
   const answer = await sink.complete();
@@ -77,7 +78,7 @@ describe("tool calls of a stream", () => {
     const sequential = [calls(begin(0, "a")), calls(more(0, "{}")), calls(begin(1, "b"))];
     const early: Delta[] = [];
     const request = turn({ stream: true, tools: [BASH] });
-    const sink = new ChatSink(new ChatReader({ request, requestId: "r", maxTokens: null, unlimited: true, fail: () => new GatewayFailure("upstream", "") }), (piece) => void early.push(piece));
+    const sink = new AnswerSink(new ChatReader({ request, requestId: "r", maxTokens: null, unlimited: true, fail: () => new GatewayFailure("upstream", "") }), (piece) => void early.push(piece));
     sink.start(200, { "content-type": "text/event-stream" });
     await sink.data(events(sequential, ""));
     expect(early).toMatchObject([{ id: "a" }, { text: "{}" }, { id: "b" }]);

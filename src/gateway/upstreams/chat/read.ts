@@ -3,9 +3,10 @@
  *
  * An answer is complete when the server said why it ended. A stream that closes without that, with or without `[DONE]`, was cut off, and is `truncated`: never an answer.
  */
-import type { Answer, FinishReason, TurnRequest, Usage } from "../../conversation.ts";
+import type { Answer, Delta, FinishReason, TurnRequest, Usage } from "../../conversation.ts";
 import { GatewayFailure } from "../../failure.ts";
 import { AnswerBuilder } from "../answer-builder.ts";
+import type { AnswerReader } from "../answer-sink.ts";
 import type { CallTokens } from "../upstream.ts";
 import type { ReasoningField } from "./messages.ts";
 import { record, TokenCollector } from "./tokens.ts";
@@ -32,8 +33,8 @@ export interface ReadOptions {
   readonly fail: (error: unknown) => GatewayFailure;
 }
 
-export class ChatReader {
-  readonly builder: AnswerBuilder;
+export class ChatReader implements AnswerReader<ChatAnswer> {
+  readonly #builder: AnswerBuilder;
   /** Something of an answer has come. */
   begun = false;
   /** Under which name reasoning came. */
@@ -51,7 +52,7 @@ export class ChatReader {
 
   constructor(options: ReadOptions) {
     this.#options = options;
-    this.builder = new AnswerBuilder(options.request, options.requestId);
+    this.#builder = new AnswerBuilder(options.request, options.requestId);
     this.#tokens = new TokenCollector(options.request.logprobs !== null);
   }
 
@@ -72,6 +73,10 @@ export class ChatReader {
       this.#finish = "stop";
       this.#notes.push("The model server did not say why its answer ended.");
     }
+  }
+
+  take(): readonly Delta[] {
+    return this.#builder.take();
   }
 
   #open(body: unknown): Json | null {
@@ -97,9 +102,9 @@ export class ChatReader {
 
   #message(message: Json, form: "delta" | "message"): void {
     const reasoning = this.#reasoning(message);
-    this.builder.text("reasoning", reasoning);
-    this.builder.text("text", textOf(message["content"]));
-    if (typeof message["refusal"] === "string") this.builder.text("refusal", message["refusal"]);
+    this.#builder.text("reasoning", reasoning);
+    this.#builder.text("text", textOf(message["content"]));
+    if (typeof message["refusal"] === "string") this.#builder.text("refusal", message["refusal"]);
     const calls = Array.isArray(message["tool_calls"]) ? (message["tool_calls"] as readonly unknown[]) : [];
     calls.forEach((call, at) => this.#toolCall(record(call), form === "message" ? at : null));
     const old = message["function_call"];
@@ -122,7 +127,7 @@ export class ChatReader {
     const id = typeof call["id"] === "string" && call["id"] !== "" ? call["id"] : null;
     const called = typeof name === "string" && name !== "" ? name : null;
     const key = at ?? this.#keyOf(call["index"], id, called);
-    this.builder.toolCall(key, id, called, argumentsText(given));
+    this.#builder.toolCall(key, id, called, argumentsText(given));
   }
 
   /** Which call a piece belongs to: servers number them, or give ids, or neither; some give one number to all. */
@@ -146,8 +151,8 @@ export class ChatReader {
       throw new GatewayFailure(this.begun ? "truncated" : "upstream", this.begun ? "The model server's answer broke off before its end." : "The model server's stream ended without an answer.");
     }
     if (["abort", "error", "cancelled"].includes(this.#finish)) throw new GatewayFailure("upstream", `The model server ended the generation by itself (${this.#finish}).`);
-    const blocks = this.builder.end();
-    const notes = [...this.#notes, ...this.builder.notes];
+    const blocks = this.#builder.end();
+    const notes = [...this.#notes, ...this.#builder.notes];
     const counted = this.#usage ?? this.#tokens.usage();
     const tokens = this.#tokens.end(this.#usage, notes);
     const { finish, stopSequence } = this.#finishReason(blocks.some(({ type }) => type === "tool_call"), counted, notes);

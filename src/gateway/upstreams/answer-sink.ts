@@ -1,29 +1,42 @@
-/** Takes the response to one chat completion as it comes: events, a whole body, or an error, whatever was asked for. */
+/** Takes the response to one generation as it comes: events, a whole body, or an error, whatever was asked for. */
 import type { IncomingHttpHeaders } from "node:http";
-import { LIMITS } from "../../../core/limits.ts";
-import type { Delta } from "../../conversation.ts";
-import { GatewayFailure } from "../../failure.ts";
-import { SseParser } from "../../sse.ts";
-import { TextSink, type ResponseSink } from "../http.ts";
-import type { ChatReader } from "./read.ts";
-import { record } from "./tokens.ts";
+import { LIMITS } from "../../core/limits.ts";
+import type { Delta } from "../conversation.ts";
+import { GatewayFailure } from "../failure.ts";
+import { SseParser } from "../sse.ts";
+import { TextSink, type ResponseSink } from "./http.ts";
+import { record } from "./chat/tokens.ts";
 
-type OnDelta = ((delta: Delta) => void | Promise<void>) | null;
+export type OnDelta = ((delta: Delta) => void | Promise<void>) | null;
+
+/** Reads the bodies of one endpoint. Errors are thrown as `GatewayFailure`. */
+export interface AnswerReader<Result> {
+  /** Something of an answer has come. */
+  readonly begun: boolean;
+  /** All that is wanted of the answer has come, whatever else the server would send. */
+  readonly isDone?: boolean;
+  chunk(body: unknown): void;
+  whole(body: unknown): void;
+  /** What can be passed on since it was asked last. */
+  take(): readonly Delta[];
+  /** Throws `truncated` for an answer that has no end. */
+  end(): Result;
+}
 
 /** Errors are short; of a longer body the beginning says enough. */
 const ERROR_BYTES = 1 << 20;
 
-export class ChatSink implements ResponseSink {
+export class AnswerSink<Result> implements ResponseSink {
   status = 0;
   headers: IncomingHttpHeaders = {};
   finished = false;
-  readonly #reader: ChatReader;
+  readonly #reader: AnswerReader<Result>;
   readonly #onDelta: OnDelta;
   #text: TextSink | null = null;
   #events: SseParser | null = null;
   #bytes = 0;
 
-  constructor(reader: ChatReader, onDelta: OnDelta) {
+  constructor(reader: AnswerReader<Result>, onDelta: OnDelta) {
     this.#reader = reader;
     this.#onDelta = onDelta;
   }
@@ -61,8 +74,12 @@ export class ChatSink implements ResponseSink {
       const body = parseJson(data);
       // Some servers put an error into an event of that name instead of a field.
       this.#reader.chunk(event === "error" && record(body)["error"] === undefined ? { error: body } : body);
+      if (this.#reader.isDone === true) {
+        this.finished = true;
+        break;
+      }
     }
-    return this.#onDelta === null ? undefined : emit(this.#reader.builder.take(), this.#onDelta);
+    return this.#onDelta === null ? undefined : emit(this.#reader.take(), this.#onDelta);
   }
 
   end(): void {
@@ -74,10 +91,10 @@ export class ChatSink implements ResponseSink {
   }
 
   /** After the response: reads a whole body, and passes on what was held back. */
-  async complete(): Promise<ReturnType<ChatReader["end"]>> {
+  async complete(): Promise<Result> {
     if (this.#events === null) this.#reader.whole(parseJson(this.#text?.text() ?? ""));
     const answer = this.#reader.end();
-    if (this.#onDelta !== null) await emit(this.#reader.builder.take(), this.#onDelta);
+    if (this.#onDelta !== null) await emit(this.#reader.take(), this.#onDelta);
     return answer;
   }
 }
