@@ -17,6 +17,10 @@ const PASSING: Readonly<Partial<Record<FailureKind, string>>> = {
   internal: "Internal server error",
 };
 
+export function mayPass(kind: FailureKind): boolean {
+  return kind in PASSING;
+}
+
 export function failureMessage(failure: GatewayFailure): string {
   // In fixed words: the session's own may hold numbers and words that some client takes for a reason to go on.
   if (failure.kind === "budget") return "The budget of this session is used up.";

@@ -1,7 +1,7 @@
 import { describe, expect, test } from "vitest";
 import { GatewayFailure, type FailureDetails, type FailureKind } from "../failure.ts";
 import { encodeMessagesFailure } from "./anthropic/failure.ts";
-import { encodeChatFailure } from "./openai-chat/failure.ts";
+import { encodeChatFailure, streamedFailure } from "./openai-chat/failure.ts";
 
 const DETAILS: FailureDetails = { retryAfterMs: 1500, field: "messages[0]" };
 const KINDS: readonly FailureKind[] = [
@@ -83,4 +83,9 @@ test("a context overflow is known with and without numbers", () => {
   expect(wordsOf(chat("context_overflow").body)).toBe("This model's maximum context length is exceeded (context_length_exceeded). why");
   expect(wordsOf(messages("context_overflow", numbers).body)).toBe("prompt is too long: 5000 tokens > 4096 maximum");
   expect(wordsOf(messages("context_overflow").body)).toBe("prompt is too long: why");
+});
+
+test("in the middle of a chat stream a number says that another try may do", () => {
+  const code = (kind: FailureKind) => (streamedFailure(new GatewayFailure(kind, "why")) as { error: { code: unknown } }).error.code;
+  expect([code("rate_limited"), code("truncated"), code("timeout"), code("closed")]).toEqual([429, 503, 503, "session_closed"]);
 });

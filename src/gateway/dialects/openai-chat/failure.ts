@@ -4,7 +4,7 @@
  */
 import type { FailureKind, GatewayFailure } from "../../failure.ts";
 import type { ErrorResponse } from "../dialect.ts";
-import { failureMessage } from "../failure-words.ts";
+import { failureMessage, mayPass } from "../failure-words.ts";
 import { retryHeaders } from "../retry-headers.ts";
 
 const FORMS: Readonly<Record<FailureKind, { readonly status: number; readonly type: string; readonly code: string | null }>> = {
@@ -27,8 +27,18 @@ const FORMS: Readonly<Record<FailureKind, { readonly status: number; readonly ty
 };
 
 export function encodeChatFailure(failure: GatewayFailure): ErrorResponse {
-  const { status, type, code } = FORMS[failure.kind];
-  return { status, headers: retryHeaders(failure), body: { error: { message: messageOf(failure), type, param: paramOf(failure), code } } };
+  const { status, code } = FORMS[failure.kind];
+  return { status, headers: retryHeaders(failure), body: errorBody(failure, code) };
+}
+
+/** In the middle of a stream, where there is no status any more, a number for a code takes its place, as in vLLM's errors: Qwen Code tries again on 429 and 503 (`isRateLimitError`). */
+export function streamedFailure(failure: GatewayFailure): unknown {
+  const { status, code } = FORMS[failure.kind];
+  return errorBody(failure, mayPass(failure.kind) ? status === 429 ? 429 : 503 : code);
+}
+
+function errorBody(failure: GatewayFailure, code: string | number | null): unknown {
+  return { error: { message: messageOf(failure), type: FORMS[failure.kind].type, param: paramOf(failure), code } };
 }
 
 function paramOf(failure: GatewayFailure): string | null {

@@ -10,7 +10,7 @@ import type { EncodeContext, StreamEncoder } from "../dialect.ts";
 import { argumentsText, isBlank } from "../tool-arguments.ts";
 import { writeEvent } from "../write-event.ts";
 import { encodeLogprobs, encodeUsage, envelope, finishReason } from "./encode.ts";
-import { encodeChatFailure } from "./failure.ts";
+import { streamedFailure } from "./failure.ts";
 
 export class ChatStream implements StreamEncoder {
   readonly #context: EncodeContext;
@@ -60,7 +60,7 @@ export class ChatStream implements StreamEncoder {
 
   /** An error object in place of a chunk, and no `[DONE]`: the official clients raise it. */
   fail(failure: GatewayFailure): string {
-    return writeEvent(encodeChatFailure(failure).body);
+    return writeEvent(streamedFailure(failure));
   }
 
   #openCall({ id, name, kind }: Extract<Delta, { type: "tool_call" }>): string {
