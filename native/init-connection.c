@@ -48,7 +48,7 @@ void connection_accept(void) {
     c->src = (source){SOURCE_CONNECTION, c};
     c->fd = fd;
     c->passed_fd = -1;
-    c->events = EPOLLIN;
+    c->events = W.waiting ? 0 : EPOLLIN;
     if (!watch(fd, &c->src, c->events)) {
         close(fd);
         free(c);
@@ -64,6 +64,11 @@ static void want_events(connection *c, uint32_t events) {
     struct epoll_event ev = {.events = events, .data.ptr = &c->src};
     epoll_ctl(W.epoll, EPOLL_CTL_MOD, c->fd, &ev);
     c->events = events;
+}
+
+/* What came in while init waited for its root is read now. */
+void connections_begin(void) {
+    for (connection *c = W.connections; c; c = c->next) want_events(c, EPOLLIN);
 }
 
 static void queue(connection *c, const struct iovec *parts, int count, size_t skip) {

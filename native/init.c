@@ -132,9 +132,22 @@ static void reap(void) {
     }
 }
 
+/*
+ * The spawner has laid the machine's root over the one that init was started in. `..` of a root leads to what lies topmost there, and nothing leads back:
+ * below the new root is nothing that any path names.
+ */
+static void enter_root(void) {
+    if (chdir("/..") < 0 || chroot(".") < 0 || chdir("/") < 0) die("init: the machine's root cannot be entered\n");
+    W.waiting = false;
+    connections_begin();
+}
+
 static void lifeline_readable(void) {
     ssize_t n = read(W.lifeline, scratch, 64);
+    if (n > 0 && W.waiting) enter_root();
     if (n > 0 || (n < 0 && errno == EAGAIN)) return;
+    /* There was to be a machine. */
+    if (W.waiting) _exit(0);
     unwatch(W.lifeline);
     close(W.lifeline);
     W.lifeline = -1;
@@ -180,6 +193,7 @@ static void dispatch(source *src, uint32_t events) {
         if (read(W.notify, &count, sizeof count) > 0) execs_notified();
         return;
     case SOURCE_CONNECTION:
+        if (W.waiting) connection_break(src->owner);
         if (events & EPOLLOUT) connection_pump(src->owner);
         if (events & (EPOLLIN | EPOLLHUP | EPOLLERR)) connection_readable(src->owner);
         return;
@@ -204,6 +218,7 @@ static uint64_t number(const char *text) {
 int main(int argc, char **argv) {
     for (int i = 1; i < argc; i++) {
         if (strcmp(argv[i], "--grace-ms") == 0 && i + 1 < argc) W.grace_ns = number(argv[++i]) * 1000000u;
+        else if (strcmp(argv[i], "--wait") == 0) W.waiting = true;
         else die("init: unknown flag\n");
     }
     if (getpid() != 1) die("init: only as PID 1 of a machine\n");

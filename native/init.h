@@ -159,6 +159,7 @@ struct connection {
 };
 
 typedef struct {
+    bool waiting; /* for its root: nothing that a connection says is read */
     int epoll, notify, signals, listener, lifeline, devnull, procfs, devpts, spare;
     uint64_t grace_ns, lifeline_end_ns;
     uint64_t kill_all_ns; /* 0: not killing everything */
@@ -181,6 +182,7 @@ void unwatch(int fd);
 
 /* init-connection.c */
 void connection_accept(void);
+void connections_begin(void);
 void connection_readable(connection *c);
 void connection_pump(connection *c);
 void connections_sweep(void);

@@ -37,13 +37,6 @@ static int put(int dir, const char *path, const char *text)
 	return written < 0 ? -1 : 0;
 }
 
-static int put_number(int dir, const char *path, uint64_t value)
-{
-	char text[32];
-	snprintf(text, sizeof text, "%llu", (unsigned long long)value);
-	return put(dir, path, text);
-}
-
 static ssize_t get(int dir, const char *path, char *out, size_t size)
 {
 	int fd = openat(dir, path, O_RDONLY | O_CLOEXEC);
@@ -248,60 +241,65 @@ static int group_open(const char *name, enum hierarchy hierarchy)
 	return openat(parents[hierarchy], name, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 }
 
-static int set_limits(const struct create_request *request, int memory, int pids, int cpu, uint64_t disk_bytes)
-{
-	bool v2 = S.cgroups == CGROUPS_V2;
-	/* Pages of the scratch are charged to the machine that wrote them: the hard limit has room for a full disk, processes alone are held by spawn-memory.c. */
-	if (request->memory_bytes && S.memory_enforced) {
-		if (put_number(memory, v2 ? "memory.max" : "memory.limit_in_bytes", request->memory_bytes + disk_bytes) < 0) return -1;
-		put(memory, v2 ? "memory.swap.max" : "memory.swappiness", "0");
-	}
-	if (request->pids && S.pids_enforced && put_number(pids, "pids.max", request->pids) < 0) return -1;
-	if (request->cpu_milli && S.cpu_enforced) {
-		uint64_t quota = request->cpu_milli * CPU_PERIOD_US / 1000;
-		if (quota < 1000) quota = 1000;
-		char text[64];
-		snprintf(text, sizeof text, "%llu %d", (unsigned long long)quota, CPU_PERIOD_US);
-		if (v2 ? put(cpu, "cpu.max", text) < 0 : put_number(cpu, "cpu.cfs_quota_us", quota) < 0) return -1;
-	}
-	return 0;
-}
-
 /* Nothing is read from a v1 cpu group, so it is made for its limit alone. */
-static bool always_made(int hierarchy) { return parents[hierarchy] >= 0 && hierarchy != H_CPU; }
+static bool extra(int hierarchy) { return hierarchy == H_CPU; }
 
-int cgroup_prepare(const char *name, struct failure *failure)
-{
-	for (int i = 0; i < HIERARCHIES; i++)
-		if (always_made(i) && mkdirat(parents[i], name, 0755) < 0) return fail_errno(failure, errno, "making the control groups %s", name);
-	return 0;
-}
+bool cgroup_cpu_extra(void) { return parents[H_CPU] >= 0; }
 
-int cgroup_make(struct machine *machine, const struct create_request *request, int procs[PLAN_CGROUPS], int *count, int *unified,
-		struct failure *failure)
+/* Makes the groups `name` and opens what a process of theirs writes "0" to, `*unified` the directory of the v2 group. All are the caller's, also on failure. */
+int cgroup_make(const char *name, bool cpu, int procs[PLAN_CGROUPS], int *count, int *unified, struct failure *failure)
 {
-	int dirs[HIERARCHIES] = {-1, -1, -1, -1};
 	*count = 0;
-	int error = 0;
-	for (int i = 0; i < HIERARCHIES && !error; i++) {
-		if (!always_made(i) && (parents[i] < 0 || !request->cpu_milli)) continue;
-		if (!always_made(i) && mkdirat(parents[i], machine->group, 0755) < 0) error = errno;
-		else if ((dirs[i] = openat(parents[i], machine->group, O_RDONLY | O_DIRECTORY | O_CLOEXEC)) < 0) error = errno;
+	for (int i = 0; i < HIERARCHIES; i++) {
+		if (parents[i] < 0 || (extra(i) && !cpu)) continue;
+		if (mkdirat(parents[i], name, 0755) < 0) return fail_errno(failure, errno, "making the control groups %s", name);
+		if (i == H_UNIFIED && (*unified = openat(parents[i], name, O_RDONLY | O_DIRECTORY | O_CLOEXEC)) < 0) return fail_errno(failure, errno, "opening the control group %s", name);
 		/*
 		 * v1's `tasks` moves the one thread that writes "0" without the lock over all processes of the host that `cgroup.procs` takes, which waits
 		 * for every processor: milliseconds on a busy host.
 		 */
-		else if ((procs[*count] = openat(dirs[i], i == H_UNIFIED ? "cgroup.procs" : "tasks", O_WRONLY | O_CLOEXEC)) < 0) error = errno;
-		else ++*count;
+		char path[ID_BYTES + 16];
+		snprintf(path, sizeof path, "%s/%s", name, i == H_UNIFIED ? "cgroup.procs" : "tasks");
+		if ((procs[*count] = openat(parents[i], path, O_WRONLY | O_CLOEXEC)) < 0) return fail_errno(failure, errno, "opening the control group %s", name);
+		++*count;
 	}
+	return 0;
+}
+
+static int set_limit(const struct machine *machine, enum hierarchy hierarchy, const char *file, const char *text)
+{
+	char path[ID_BYTES + 64];
+	snprintf(path, sizeof path, "%s/%s", machine->group, file);
+	return put(parents[S.cgroups == CGROUPS_V2 ? H_UNIFIED : hierarchy], path, text);
+}
+
+static int set_limits(const struct machine *machine, const struct create_request *request)
+{
 	bool v2 = S.cgroups == CGROUPS_V2;
-	if (!error && set_limits(request, v2 ? dirs[H_UNIFIED] : dirs[H_MEMORY], v2 ? dirs[H_UNIFIED] : dirs[H_PIDS], v2 ? dirs[H_UNIFIED] : dirs[H_CPU],
-				 machine->disk_bytes) < 0)
-		error = errno;
-	*unified = dirs[H_UNIFIED];
-	for (int i = 0; i < H_UNIFIED; i++)
-		if (dirs[i] >= 0) close(dirs[i]);
-	return error ? fail_errno(failure, error, "making the control groups of %s", machine->id) : 0;
+	char text[64];
+	/* Pages of the scratch are charged to the machine that wrote them: the hard limit has room for a full disk, processes alone are held by spawn-memory.c. */
+	if (request->memory_bytes && S.memory_enforced) {
+		snprintf(text, sizeof text, "%llu", (unsigned long long)(request->memory_bytes + machine->disk_bytes));
+		if (set_limit(machine, H_MEMORY, v2 ? "memory.max" : "memory.limit_in_bytes", text) < 0) return -1;
+		set_limit(machine, H_MEMORY, v2 ? "memory.swap.max" : "memory.swappiness", "0");
+	}
+	if (request->pids && S.pids_enforced) {
+		snprintf(text, sizeof text, "%llu", (unsigned long long)request->pids);
+		if (set_limit(machine, H_PIDS, "pids.max", text) < 0) return -1;
+	}
+	if (request->cpu_milli && S.cpu_enforced) {
+		uint64_t quota = request->cpu_milli * CPU_PERIOD_US / 1000;
+		if (quota < 1000) quota = 1000;
+		if (v2) snprintf(text, sizeof text, "%llu %d", (unsigned long long)quota, CPU_PERIOD_US);
+		else snprintf(text, sizeof text, "%llu", (unsigned long long)quota);
+		if (set_limit(machine, H_CPU, v2 ? "cpu.max" : "cpu.cfs_quota_us", text) < 0) return -1;
+	}
+	return 0;
+}
+
+int cgroup_limit(const struct machine *machine, const struct create_request *request, struct failure *failure)
+{
+	return set_limits(machine, request) < 0 ? fail_errno(failure, errno, "limiting %s", machine->id) : 0;
 }
 
 bool cgroup_kill(const struct machine *machine)

@@ -1,43 +1,35 @@
 /*
- * The child's way from clone to exec. It runs in the parent's memory while the parent is suspended: no allocation, no stdio, no locks.
+ * A machine's first process, from clone to exec. It runs in the parent's memory while the parent is suspended: no allocation, no stdio, no locks.
  *
  * Order matters: everything that needs power over the host's user namespace (mounts, network, host name) comes before the user namespace is entered, so
- * that root inside the machine has power over none of it.
+ * that root inside the machine has power over none of it. The file systems that init needs lie in the nursery's own directories until there is a root to move
+ * them to.
  */
 #include "spawn-child.h"
 #include "spawn-kernel.h"
 
-#include <arpa/inet.h>
 #include <errno.h>
 #include <linux/capability.h>
 #include <linux/securebits.h>
-#include <netinet/in.h>
 #include <sched.h>
 #include <signal.h>
 #include <string.h>
 #include <sys/mount.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
-#include <sys/socket.h>
 #include <sys/stat.h>
-#include <sys/vfs.h>
 
 static const char *const STEP_NAMES[] = {
 	[STEP_NONE] = "nothing",
-	[STEP_DESCRIPTORS] = "arranging descriptors",
 	[STEP_CGROUP] = "entering the control groups",
 	[STEP_MOUNT_NAMESPACE] = "making the mount namespace",
-	[STEP_NETWORK] = "entering the network namespace",
-	[STEP_SERVICE] = "listening on a service port",
-	[STEP_HOSTNAME] = "setting the host name",
-	[STEP_LAYER] = "attaching a layer",
-	[STEP_OVERLAY] = "mounting the overlay",
-	[STEP_PART] = "mounting the overlay of a part",
 	[STEP_PROC] = "mounting /proc",
+	[STEP_DESCRIPTORS] = "arranging descriptors",
+	[STEP_NETWORK] = "entering the network namespace",
+	[STEP_HOSTNAME] = "setting the host name",
+	[STEP_SCRATCH] = "attaching the scratch file system",
 	[STEP_DEV] = "mounting /dev",
 	[STEP_SYS] = "mounting /sys",
-	[STEP_PIVOT] = "entering the new root",
-	[STEP_RESOLV] = "mounting /etc/resolv.conf",
 	[STEP_MASK] = "masking /proc",
 	[STEP_RLIMIT] = "setting resource limits",
 	[STEP_USER_NAMESPACE] = "entering the user namespace",
@@ -72,40 +64,6 @@ static void enter_cgroups(struct child_plan *plan)
 	TRY(STEP_CGROUP, unshare(CLONE_NEWCGROUP));
 }
 
-/* One descriptor a message keeps the control buffer small and the order plain. */
-static int hand_over(int channel, int fd)
-{
-	char byte = 0;
-	struct iovec io = {.iov_base = &byte, .iov_len = 1};
-	union {
-		struct cmsghdr header;
-		char space[CMSG_SPACE(sizeof(int))];
-	} control;
-	memset(&control, 0, sizeof control);
-	struct msghdr message = {.msg_iov = &io, .msg_iovlen = 1, .msg_control = control.space, .msg_controllen = sizeof control.space};
-	struct cmsghdr *header = CMSG_FIRSTHDR(&message);
-	header->cmsg_level = SOL_SOCKET;
-	header->cmsg_type = SCM_RIGHTS;
-	header->cmsg_len = CMSG_LEN(sizeof(int));
-	memcpy(CMSG_DATA(header), &fd, sizeof fd);
-	return sendmsg(channel, &message, MSG_NOSIGNAL) == 1 ? 0 : -1;
-}
-
-static void listen_for_services(struct child_plan *plan)
-{
-	for (int i = 0; i < plan->service_count; i++) {
-		int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-		TRY(STEP_SERVICE, fd);
-		int one = 1;
-		TRY(STEP_SERVICE, setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one));
-		struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons(plan->ports[i]), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-		TRY(STEP_SERVICE, bind(fd, (struct sockaddr *)&address, sizeof address));
-		TRY(STEP_SERVICE, listen(fd, 128));
-		TRY(STEP_SERVICE, hand_over(plan->handover, fd));
-		close(fd);
-	}
-}
-
 /* The nursery is a mount namespace of a few mounts made at start: copying it is cheaper than copying the host's, and holds nothing of the host. */
 static void enter_nursery(struct child_plan *plan)
 {
@@ -113,87 +71,23 @@ static void enter_nursery(struct child_plan *plan)
 	TRY(STEP_MOUNT_NAMESPACE, unshare(CLONE_NEWNS));
 }
 
-static void layer_path(char *out, int index)
+/* What the parent needs to give the machine its root, and its name: opened in the parent's table, which is still shared. */
+static void show_namespaces(struct child_plan *plan)
 {
-	out[0] = '/';
-	out[1] = 'l';
-	out[2] = '/';
-	out[3] = (char)('0' + index / 100);
-	out[4] = (char)('0' + index / 10 % 10);
-	out[5] = (char)('0' + index % 10);
-	out[6] = 0;
-}
-
-static void mount_root(struct child_plan *plan)
-{
-	TRY(STEP_LAYER, k_move_mount(plan->scratch, "", AT_FDCWD, "/s", MW_MOVE_MOUNT_F_EMPTY_PATH));
-	for (int i = 0; i < plan->layer_count; i++) {
-		char path[8];
-		layer_path(path, i);
-		TRY(STEP_LAYER, k_move_mount(plan->layers[i], "", AT_FDCWD, path, MW_MOVE_MOUNT_F_EMPTY_PATH));
-	}
-	/*
-	 * An overlay makes files as its mounter. Through mounts with mapped ids only the machine's ids exist, so the mounter is the machine's root, with the
-	 * host's capabilities; otherwise the overlay would be read-only.
-	 */
-	bool mapped = plan->root_id != 0;
-	if (mapped) {
-		TRY(STEP_OVERLAY, prctl(PR_SET_SECUREBITS, SECBIT_NO_SETUID_FIXUP, 0, 0, 0));
-		syscall(SYS_setfsgid, plan->root_id);
-		syscall(SYS_setfsuid, plan->root_id);
-	}
-	TRY(STEP_OVERLAY, mount("overlay", "/m", "overlay", MS_NODEV, plan->overlay_options));
-	for (int i = 0; i < plan->part_count; i++)
-		TRY(STEP_PART, mount("overlay", plan->parts[i].target, "overlay", MS_NODEV, plan->parts[i].options));
-	if (mapped) {
-		syscall(SYS_setfsuid, 0);
-		syscall(SYS_setfsgid, 0);
-		TRY(STEP_OVERLAY, prctl(PR_SET_SECUREBITS, 0, 0, 0, 0));
-	}
+	TRY(STEP_PROC, mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, NULL));
+	plan->mntns = open("/proc/self/ns/mnt", O_RDONLY | O_CLOEXEC);
+	TRY(STEP_DESCRIPTORS, plan->mntns);
+	plan->utsns = open("/proc/self/ns/uts", O_RDONLY | O_CLOEXEC);
+	TRY(STEP_DESCRIPTORS, plan->utsns);
 }
 
 static void mount_system(struct child_plan *plan)
 {
-	TRY(STEP_PROC, mount("proc", "/m/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, NULL));
-	TRY(STEP_DEV, mount("/t/dev", "/m/dev", NULL, MS_BIND | MS_REC, NULL));
-	TRY(STEP_DEV, mount("devpts", "/m/dev/pts", "devpts", MS_NOSUID | MS_NOEXEC, plan->devpts_options));
-	TRY(STEP_DEV, mount("/s/shm", "/m/dev/shm", NULL, MS_BIND, NULL));
-	TRY(STEP_SYS, mount("/t/sys", "/m/sys", NULL, MS_BIND | MS_REC, NULL));
-}
-
-static void enter_root(struct child_plan *plan)
-{
-	TRY(STEP_PIVOT, chdir("/m"));
-	if (plan->userns >= 0) {
-		/*
-		 * The new root is laid over the nursery's, which then nothing can reach: `..` ends at the topmost mount of the namespace's root, and taking
-		 * mounts away needs power over the namespace that nobody inside has (a copy of it made inside is locked together). Unmounting the nursery
-		 * instead would wait for every processor, which takes longer than all other mounts together, milliseconds on a busy host.
-		 */
-		TRY(STEP_PIVOT, mount(".", "/", NULL, MS_MOVE, NULL));
-		TRY(STEP_PIVOT, chroot("."));
-		TRY(STEP_PIVOT, chdir("/"));
-		return;
-	}
-	TRY(STEP_PIVOT, k_pivot_root(".", "."));
-	TRY(STEP_PIVOT, umount2(".", MNT_DETACH));
-	TRY(STEP_PIVOT, chdir("/"));
-}
-
-/*
- * An image may have no such file, or a link to nowhere: then the machine has no resolver configuration of ours. A link of the image or of an agent may also lead
- * to what we mounted (the null device, init): only a file of the overlay is covered.
- */
-static void mount_resolv(struct child_plan *plan)
-{
-	if (plan->resolv < 0) return;
-	struct statfs where;
-	struct stat what;
-	int fd = open("/etc/resolv.conf", O_PATH | O_CLOEXEC);
-	if (fd < 0) return;
-	if (fstat(fd, &what) == 0 && S_ISREG(what.st_mode) && fstatfs(fd, &where) == 0 && (uint32_t)where.f_type == 0x794c7630 /* overlay */)
-		TRY(STEP_RESOLV, k_move_mount(plan->resolv, "", fd, "", MW_MOVE_MOUNT_F_EMPTY_PATH | 0x40 /* T_EMPTY_PATH */));
-	close(fd);
+	TRY(STEP_SCRATCH, k_move_mount(plan->scratch, "", AT_FDCWD, "/s", MW_MOVE_MOUNT_F_EMPTY_PATH));
+	TRY(STEP_DEV, mount("/t/dev", "/dev", NULL, MS_BIND | MS_REC, NULL));
+	TRY(STEP_DEV, mount("devpts", "/dev/pts", "devpts", MS_NOSUID | MS_NOEXEC, plan->devpts_options));
+	TRY(STEP_DEV, mount("/s/shm", "/dev/shm", NULL, MS_BIND, NULL));
+	TRY(STEP_SYS, mount("/t/sys", "/sys", NULL, MS_BIND | MS_REC, NULL));
 }
 
 /* Root without a user namespace is the host's root to the files of /proc: what it could read or write there is covered. */
@@ -288,7 +182,7 @@ static void drop_capabilities(struct child_plan *plan)
 	TRY(STEP_CAPABILITIES, syscall(SYS_capset, &header, current));
 }
 
-/* 0, 1, 2: /dev/null; 3: the listener; 4: the lifeline; nothing else. The table is this process's own since the start of `child_main`. */
+/* 0, 1, 2: /dev/null; 3: the listener; 4: the lifeline; nothing else. The table is this process's own. */
 static void arrange_descriptors(struct child_plan *plan)
 {
 	int null = open("/dev/null", O_RDWR);
@@ -318,17 +212,14 @@ static void reset_signals(void)
 int child_main(void *argument)
 {
 	struct child_plan *plan = argument;
-	/* The clone shared the parent's table; this copies only the low part of it, where everything that the child needs lies. */
-	TRY(STEP_DESCRIPTORS, k_close_range(LOW_FDS, ~0u, MW_CLOSE_RANGE_UNSHARE));
 	enter_cgroups(plan);
 	enter_nursery(plan);
+	show_namespaces(plan);
+	/* This copies only the low part of the parent's table, where everything that the child needs lies. */
+	TRY(STEP_DESCRIPTORS, k_close_range(LOW_FDS, ~0u, MW_CLOSE_RANGE_UNSHARE));
 	TRY(STEP_NETWORK, setns(plan->netns, CLONE_NEWNET));
-	listen_for_services(plan);
-	TRY(STEP_HOSTNAME, sethostname(plan->hostname, plan->hostname_length));
-	mount_root(plan);
+	TRY(STEP_HOSTNAME, sethostname(plan->hostname, strlen(plan->hostname)));
 	mount_system(plan);
-	enter_root(plan);
-	mount_resolv(plan);
 	limit_ipc();
 	if (plan->userns < 0) mask_proc(plan);
 	limit_resources(plan);
@@ -339,7 +230,7 @@ int child_main(void *argument)
 	reset_signals();
 	TRY(STEP_SECCOMP, prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0));
 	if (plan->filter.len > 0) TRY(STEP_SECCOMP, prctl(PR_SET_SECCOMP, 2 /* SECCOMP_MODE_FILTER */, &plan->filter, 0, 0));
-	char *const argv[] = {(char *)"init", NULL};
+	char *const argv[] = {(char *)"init", (char *)"--wait", NULL};
 	char *const environment[] = {NULL};
 	execve("/dev/.mw/init", argv, environment);
 	fail(plan, STEP_EXEC);

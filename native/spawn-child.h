@@ -1,6 +1,8 @@
 /*
- * What the child of a creation does between clone and exec, as a plan that the parent fills in beforehand. The child shares the parent's memory (a copy of
- * page tables costs more than everything else), so it only reads the plan, makes system calls, and writes `report`.
+ * What the first process of a machine does between clone and exec, as a plan that the parent fills in beforehand. It shares the parent's memory (a copy of page
+ * tables costs more than everything else), so it only reads the plan, makes system calls, and reports into it.
+ *
+ * Nothing of it depends on a request: it ends as an init that waits for its root (spawn-root.c).
  */
 #ifndef MW_SPAWN_CHILD_H
 #define MW_SPAWN_CHILD_H
@@ -22,20 +24,15 @@ enum {
 /* Every step that can fail, in order; names for messages are in spawn-child.c. */
 enum child_step {
 	STEP_NONE,
-	STEP_DESCRIPTORS,
 	STEP_CGROUP,
 	STEP_MOUNT_NAMESPACE,
-	STEP_NETWORK,
-	STEP_SERVICE,
-	STEP_HOSTNAME,
-	STEP_LAYER,
-	STEP_OVERLAY,
-	STEP_PART,
 	STEP_PROC,
+	STEP_DESCRIPTORS,
+	STEP_NETWORK,
+	STEP_HOSTNAME,
+	STEP_SCRATCH,
 	STEP_DEV,
 	STEP_SYS,
-	STEP_PIVOT,
-	STEP_RESOLV,
 	STEP_MASK,
 	STEP_RLIMIT,
 	STEP_USER_NAMESPACE,
@@ -43,11 +40,6 @@ enum child_step {
 	STEP_CAPABILITIES,
 	STEP_SECCOMP,
 	STEP_EXEC,
-};
-
-struct child_part {
-	char target[256];
-	char options[2048];
 };
 
 struct child_plan {
@@ -59,25 +51,16 @@ struct child_plan {
 	int netns;
 	int userns; /* -1: the `namespaces` profile */
 	int scratch;
-	uint32_t root_id; /* the host's number of the machine's root, where layers are mounted with mapped ids; else 0 */
-	int layers[PLAN_LAYERS];
-	int layer_count;
-	char overlay_options[4096];
-	struct child_part parts[PLAN_PARTS];
-	int part_count;
-	uint16_t ports[PLAN_SERVICES];
-	int service_count;
-	int handover; /* socket through which the service listeners reach the parent; -1: none */
-	char hostname[65];
-	size_t hostname_length;
+	const char *hostname;
 	char devpts_options[96];
-	int resolv; /* detached mount of the resolv.conf for a machine with a public network; -1: none */
 	int listener;
 	int lifeline;
 	int set_groups;
 	uint64_t capabilities;
 	uint64_t open_files;
 	struct sock_fprog filter;
+	/* Written by the child. */
+	volatile int mntns, utsns; /* descriptors of the parent's */
 	volatile int step;
 	volatile int error;
 };

@@ -79,6 +79,7 @@ static void remove_groups(const struct machine *machine)
 
 static void release_running(struct machine *machine)
 {
+	if (machine->state != MACHINE_BLANK) S.machine_count--;
 	if (machine->source.fd >= 0) {
 		unwatch(&machine->source);
 		close_fd(&machine->source.fd);
@@ -86,11 +87,11 @@ static void release_running(struct machine *machine)
 	memory_watch_stop(machine);
 	forward_stop(machine);
 	slirp_stop(machine);
-	close_fd(&machine->lifeline);
+	int *const fds[] = {&machine->lifeline, &machine->netns, &machine->mntns, &machine->utsns};
+	for (size_t i = 0; i < sizeof fds / sizeof *fds; i++) close_fd(fds[i]);
 	remove_groups(machine);
 	userns_slot_return(machine->slot, machine->userns_fd);
 	machine->slot = machine->userns_fd = -1;
-	S.machine_count--;
 }
 
 static void release_base(struct machine *machine)
@@ -100,7 +101,7 @@ static void release_base(struct machine *machine)
 	if (base && --base->users == 0 && base->released) machine_dispose(base);
 }
 
-/* Everything of a machine or workspace, in whatever state it is. */
+/* Everything of a machine, blank or workspace, in whatever state it is. */
 void machine_dispose(struct machine *machine)
 {
 	if (machine->pid > 0) {
@@ -108,11 +109,11 @@ void machine_dispose(struct machine *machine)
 		waitpid(machine->pid, NULL, __WALL);
 		machine->pid = 0;
 	}
-	if (machine->state != MACHINE_SEALED && machine_find(machine->id) == machine) release_running(machine);
+	if (machine->state != MACHINE_SEALED) release_running(machine);
 	workspace_close_tree(machine);
 	scratch_remove(machine);
 	remove_run_directory(machine->id);
-	machine_remove(machine);
+	if (machine->state != MACHINE_BLANK) machine_remove(machine);
 	release_base(machine);
 	answer_waiters(machine);
 	for (int i = 0; i < machine->lower_count; i++) free(machine->lowers[i]);
@@ -138,6 +139,10 @@ void machine_exited(struct source *source, uint32_t events)
 	if (machine->state == MACHINE_RUNNING) machine->reason = END_DIED;
 	waitpid(machine->pid, NULL, __WALL);
 	machine->pid = 0;
+	if (machine->state == MACHINE_BLANK) {
+		blank_gone(machine);
+		return;
+	}
 	count_limits(machine);
 	if (machine->reason != END_SEALED && !died_of_memory(machine)) {
 		struct machine copy = *machine;

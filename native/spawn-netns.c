@@ -15,7 +15,7 @@
 #include <sys/socket.h>
 #include <sys/wait.h>
 
-enum { READY = SPARES };
+enum { READY = BLANKS };
 static int ready[READY];
 static int ready_count;
 

@@ -3,6 +3,7 @@
  *
  *   /l/000 ..   where layers are attached          /m   the new root
  *   /s          the scratch file system            /t   templates: dev (read-only, shared by all machines), sys
+ *   /dev, /proc, /sys   a machine's own, until it has a root
  *
  * A short-lived process makes it; the spawner keeps a descriptor of the namespace.
  */
@@ -117,7 +118,7 @@ static int build(void)
 	mkdir(root, 0700);
 	MUST("mounting the nursery's root", mount("tmpfs", root, "tmpfs", MS_NOSUID | MS_NODEV, "mode=0755,size=1m,nr_inodes=512"));
 	MUST("entering the nursery", chdir(root));
-	static const char *const DIRECTORIES[] = {"l", "m", "s", "t", "t/dev", "t/sys"};
+	static const char *const DIRECTORIES[] = {"l", "m", "s", "dev", "proc", "sys", "t", "t/dev", "t/sys"};
 	for (size_t i = 0; i < sizeof DIRECTORIES / sizeof *DIRECTORIES; i++) MUST(DIRECTORIES[i], mkdir(DIRECTORIES[i], 0755));
 	for (int i = 0; i < PLAN_LAYERS; i++) {
 		char path[16];

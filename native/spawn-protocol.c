@@ -84,7 +84,16 @@ void send_created(const struct machine *machine, uint32_t ref)
 	wire_writer writer = begin(128);
 	wire_begin(&writer, ANSWER_OK, ref);
 	wire_put_u64(&writer, CREATED_PID, (uint64_t)machine->pid);
-	wire_put_u64(&writer, CREATED_UID_BASE, machine->slot >= 0 && S.privileged ? S.config.slot_base + (uint64_t)machine->slot * SLOT_IDS : 0);
+	wire_put_u64(&writer, CREATED_UID_BASE, machine_id_base(machine));
+	wire_text(&writer, CREATED_BLANK, machine->group);
+	finish(&writer);
+}
+
+void send_blank(const struct machine *blank)
+{
+	wire_writer writer = begin(128);
+	wire_begin(&writer, EVENT_BLANK, 0);
+	wire_text(&writer, BLANK_NAME, blank->group);
 	finish(&writer);
 }
 
@@ -269,8 +278,6 @@ static void on_create(const wire_frame *frame)
 		machine->create_ref = frame->ref;
 		if (!machine->create_pending) send_created(machine, frame->ref);
 		protocol_flush();
-		/* After the answer, because nothing waits for it: a spawner that dies before leaves a machine in a control group that is swept as well. */
-		record_write(machine);
 		S.lease_added = true;
 	} else {
 		send_error(frame->ref, failure.code, wrong ? wrong : failure.message);

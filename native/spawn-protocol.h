@@ -15,7 +15,7 @@ enum request_type {
 	REQUEST_LIST = 10,
 };
 
-enum event_type { EVENT_HELLO = 64, EVENT_BUSY = 65, EVENT_ENDED = 66 };
+enum event_type { EVENT_HELLO = 64, EVENT_BUSY = 65, EVENT_ENDED = 66, EVENT_BLANK = 67 };
 
 enum { ANSWER_OK = 128 };
 
@@ -36,7 +36,7 @@ enum create_tag {
 	CREATE_TTL_MS = 14,
 };
 
-enum created_tag { CREATED_PID = 1, CREATED_UID_BASE = 2 };
+enum created_tag { CREATED_PID = 1, CREATED_UID_BASE = 2, CREATED_BLANK = 3 };
 enum id_tag { TAG_ID = 1, TAG_TTL_MS = 2 };
 enum sealed_tag { SEALED_BYTES = 1 };
 enum list_tag { LIST_RUNNING = 1, LIST_SEALED = 2 };
@@ -67,6 +67,7 @@ enum hello_tag {
 };
 
 enum busy_tag { BUSY_PID = 1 };
+enum blank_tag { BLANK_NAME = 1 };
 enum ended_tag { ENDED_ID = 1, ENDED_REASON = 2, ENDED_OOM_KILLED = 3, ENDED_PIDS_HIT = 4, ENDED_DISK_FULL = 5, ENDED_KEPT = 6 };
 
 #endif

@@ -18,7 +18,7 @@
 #include <sys/wait.h>
 
 /* Ready-made namespaces wait here for the next machines; they are made when the loop is idle. */
-enum { READY = SPARES };
+enum { READY = BLANKS };
 static struct {
 	int slot;
 	int fd;

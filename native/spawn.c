@@ -321,11 +321,11 @@ enum { QUIET_MS = 10 };
  */
 static bool prepare(uint64_t now, int *timeout)
 {
-	if (!spares_low() && now - busy_ms < QUIET_MS) {
+	if (!blanks_low() && now - busy_ms < QUIET_MS) {
 		if (*timeout < 0 || *timeout > QUIET_MS) *timeout = QUIET_MS;
 		return false;
 	}
-	return userns_refill() || netns_refill() || spare_refill();
+	return userns_refill() || netns_refill() || blank_refill();
 }
 
 static int loop(void)
@@ -369,7 +369,7 @@ static void start(void)
 	leave_host_mounts();
 	cgroups_start();
 	sweep();
-	if (nursery_make(&failure) < 0) die(3, "%s", failure.message);
+	if (root_start(&failure) < 0 || nursery_make(&failure) < 0) die(3, "%s", failure.message);
 	userns_probe();
 }
 
@@ -390,7 +390,7 @@ int main(int argc, char **argv)
 	protocol_start();
 	loop();
 	machines_each(dispose_one, NULL);
-	spares_remove();
+	blanks_remove();
 	protocol_flush();
 	cgroup_stop();
 	char path[PATH_BYTES];

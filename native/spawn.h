@@ -2,15 +2,15 @@
  * The spawner's shared state: configuration, machines, and the event loop's parts. Single-threaded; one concept a file:
  *
  *   spawn.c            start, event loop, stop           spawn-protocol.c   requests and answers
- *   spawn-make.c       a machine is made (parent's half) spawn-child.c      the child's half, between clone and exec
+ *   spawn-make.c       a machine is made (parent's half) spawn-child.c      its first process, between clone and exec
  *   spawn-end.c        a machine ends, is sealed, expires spawn-workspace.c sealed files
  *   spawn-nursery.c    the mount tree that machines copy spawn-userns.c     user namespaces and ranges of ids
  *   spawn-scratch.c    the file system that takes writes spawn-cgroup.c     limits, freezing, killing
  *   spawn-memory.c     memory limits beside disk use     spawn-forward.c    service ports
  *   spawn-netns.c      network namespaces                spawn-sweep.c      what earlier spawners left
  *   spawn-slirp.c      public networks                   spawn-helper.c     processes beside a machine
- *   spawn-clone.c      a process born in its group
- *   spawn-spare.c      what a machine needs, made beforehand
+ *   spawn-clone.c      a process born in its group       spawn-root.c       the mounts that make a machine's root
+ *   spawn-blank.c      machines made beforehand, which lack only their root
  *   spawn-table.c      machines by id
  */
 #ifndef MW_SPAWN_H
@@ -33,8 +33,8 @@ enum {
 	SLOTS = MACHINES_MAX,
 	SERVICE_TARGET_BYTES = 108,
 	CONNECTIONS_PER_MACHINE = 256,
-	/* How many machines' parts wait ready-made: a burst of that many is served from them. */
-	SPARES = 16,
+	/* How many machines wait ready-made: a burst of that many is served from them. */
+	BLANKS = 16,
 	/* Answers and events that the controller has not read; beyond it the spawner stops reading requests. */
 	OUTPUT_MAX = 4 * 1024 * 1024,
 };
@@ -67,7 +67,8 @@ struct helper {
 	pid_t pid; /* 0: none */
 };
 
-enum machine_state { MACHINE_RUNNING, MACHINE_ENDING, MACHINE_SEALED };
+/* A blank is made beforehand: it is in no table, and its id is no machine's. */
+enum machine_state { MACHINE_BLANK, MACHINE_RUNNING, MACHINE_ENDING, MACHINE_SEALED };
 enum end_reason { END_KILLED, END_EXPIRED, END_DIED, END_LOST, END_SEALED };
 enum { LIMIT_OOM, LIMIT_PIDS, LIMIT_DISK, LIMIT_COUNT };
 
@@ -98,7 +99,8 @@ struct machine {
 	pid_t pid;
 	int slot; /* range of ids; -1: none */
 	int userns_fd;
-	int lifeline;
+	int lifeline; /* a byte tells init that it has its root; the end ends it */
+	int netns, mntns, utsns; /* of a blank */
 	int scratch; /* descriptor of the scratch file system's root */
 	uint64_t disk_bytes;
 	uint64_t memory_bytes;
@@ -195,6 +197,7 @@ void protocol_start(void);
 void send_ok(uint32_t ref);
 void send_error(uint32_t ref, const char *code, const char *message);
 void send_created(const struct machine *machine, uint32_t ref);
+void send_blank(const struct machine *blank);
 void send_sealed(const struct machine *machine);
 void send_ended(const struct machine *machine);
 void send_busy(pid_t holder);
@@ -223,17 +226,39 @@ struct create_request {
 	int service_count;
 	char hostname[65];
 };
+/* The host's number of the machine's root; 0 where ids are not mapped. */
+uint32_t machine_id_base(const struct machine *machine);
 struct machine *make_machine(const struct create_request *request, struct failure *failure);
 
 /* spawn-clone.c */
 struct mw_clone_args;
 pid_t clone_into(struct mw_clone_args *arguments, int (*function)(void *), void *context);
 
-/* spawn-spare.c */
-int spare_take(struct machine *machine, struct failure *failure);
-bool spare_refill(void);
-bool spares_low(void);
-void spares_remove(void);
+/* spawn-blank.c */
+struct machine *blank_take(const struct create_request *request, struct failure *failure);
+bool blank_refill(void);
+bool blanks_low(void);
+void blanks_remove(void);
+void blank_gone(struct machine *blank);
+
+/* spawn-root.c */
+struct root_part {
+	char target[256];
+	char options[2048];
+};
+struct root_plan {
+	int layers[PLAN_LAYERS]; /* detached mounts, attached in this order */
+	int layer_count;
+	char overlay_options[4096];
+	struct root_part parts[PLAN_PARTS];
+	int part_count;
+	uint32_t root_id; /* the host's number of the machine's root, where layers are mounted with mapped ids; else 0 */
+	bool userns;
+	int resolv; /* detached mount of the resolv.conf for a machine with a public network; -1: none */
+};
+int root_start(struct failure *failure);
+int root_make(int mntns, const struct root_plan *plan, struct failure *failure);
+int root_services(int netns, int utsns, const struct create_request *request, int *listeners, struct failure *failure);
 
 /* spawn-end.c */
 void machine_end(struct machine *machine, enum end_reason reason);
@@ -272,9 +297,10 @@ void scratch_check_full(struct machine *machine);
 
 /* spawn-cgroup.c */
 void cgroups_start(void);
-int cgroup_prepare(const char *name, struct failure *failure);
-int cgroup_make(struct machine *machine, const struct create_request *request, int procs[PLAN_CGROUPS], int *count, int *unified,
-		struct failure *failure);
+/* Whether this host has a group for it only where one is asked for. */
+bool cgroup_cpu_extra(void);
+int cgroup_make(const char *name, bool cpu, int procs[PLAN_CGROUPS], int *count, int *unified, struct failure *failure);
+int cgroup_limit(const struct machine *machine, const struct create_request *request, struct failure *failure);
 bool cgroup_kill(const struct machine *machine);
 int cgroup_freeze(struct machine *machine, bool frozen, struct failure *failure);
 /* False while something is left. */

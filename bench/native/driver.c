@@ -136,7 +136,7 @@ static void on_spawner_frame(const wire_frame *frame, void *data) {
 
 static void on_hello(const wire_frame *frame, void *data) {
   if (frame->type == EVENT_HELLO) *(bool *)data = true;
-  else die("no hello");
+  if (frame->type == EVENT_BUSY) die("busy");
 }
 
 int main(int argc, char **argv) {

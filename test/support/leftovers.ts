@@ -21,7 +21,7 @@ export function machines(home: string): readonly string[] {
   const sockets = runDirectory(home);
   const hash = sockets.split("/").at(-1) ?? "";
   return [
-    ...processesIn(`manyworlds-${hash}`),
+    ...processesIn(`manyworlds-${hash}`, (name) => isSpare(home, `.${name}`)),
     ...groups("/sys/fs/cgroup", `manyworlds-${hash}`, 4).filter(([, name]) => !isSpare(home, `.${name}`)).map(([path]) => `control group ${path}`),
     ...mounts([realpathSync(home), sockets]),
     ...names(sockets).filter((name) => !isSpare(home, name)).map((name) => `socket directory ${join(sockets, name)}`),
@@ -44,10 +44,10 @@ export async function leftoversAfter(home: string, ms: number, left = leftovers)
   }
 }
 
-function processesIn(group: string): string[] {
+function processesIn(group: string, spare: (name: string) => boolean): string[] {
   return readdirSync("/proc")
     .filter((name) => /^\d+$/.test(name))
-    .filter((pid) => read(`/proc/${pid}/cgroup`).includes(group))
+    .filter((pid) => read(`/proc/${pid}/cgroup`).includes(group) && !spare(/\/(sbx-[0-9-]+)/.exec(read(`/proc/${pid}/cgroup`))?.[1] ?? ""))
     .map((pid) => `process ${pid} ${read(`/proc/${pid}/cmdline`).replaceAll("\0", " ")}`);
 }
 

@@ -12,6 +12,7 @@ import { systemRuntime, type Runtime } from "../../../core/runtime.ts";
 import { checkSpec } from "../../check-spec.ts";
 import type { Capabilities, Sandbox, SandboxBackend, SandboxSpec } from "../../sandbox.ts";
 import { layeredParts } from "./layered-parts.ts";
+import { BlankConnections } from "./blank-connections.ts";
 import { NativeMachine, workdirOf } from "./machine.ts";
 import { prepareWorkdir } from "./workdir.ts";
 import { startSpawner } from "./start-spawner.ts";
@@ -42,6 +43,7 @@ export class NativeBackend implements SandboxBackend {
   readonly #machines = new Map<SandboxId, NativeMachine>();
   readonly #keys = new Map<string, Promise<NativeMachine>>();
   #spawner: Promise<Spawner> | null = null;
+  #blanks: BlankConnections | null = null;
   #capabilities: Capabilities;
   #renewing: NodeJS.Timeout | null = null;
   #closed = false;
@@ -103,7 +105,9 @@ export class NativeBackend implements SandboxBackend {
     // Known before it is made: its end may be reported right behind the answer.
     this.#machines.set(id, machine);
     try {
-      await spawner.create(requestOf(id, spec, this.#capabilities.isolation.profile, leaseMs));
+      const { blank } = await spawner.create(requestOf(id, spec, this.#capabilities.isolation.profile, leaseMs));
+      const connection = this.#blanks?.take(blank) ?? null;
+      if (connection !== null) machine.adopt(connection);
     } catch (error) {
       this.#machines.delete(id);
       throw creationError(error, spec);
@@ -137,6 +141,7 @@ export class NativeBackend implements SandboxBackend {
     const current = Promise.resolve(spawner);
     this.#spawner = current;
     this.#capabilities = capabilitiesOf(spawner);
+    this.#blanks = new BlankConnections(spawner);
     spawner.onEnded(({ id, ...end }) => {
       // An id that came back from the spawner is one that we gave it.
       const machine = this.#machines.get(id as SandboxId);

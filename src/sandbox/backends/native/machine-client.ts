@@ -52,6 +52,12 @@ export class MachineClient {
     await (await this.connect()).killAll();
   }
 
+  /** Uses a connection that was made before the machine was. */
+  adopt(connection: InitConnection): void {
+    if (this.#closed) connection.close();
+    else void this.#use(Promise.resolve(connection));
+  }
+
   close(): void {
     this.#closed = true;
     this.#connection?.then((connection) => connection.close()).catch(() => undefined);
@@ -62,7 +68,10 @@ export class MachineClient {
   connect(): Promise<InitConnection> {
     if (this.#closed) return Promise.reject(new MwError("sandbox_gone", "The sandbox is over"));
     if (this.#connection !== null) return this.#connection;
-    const connecting = InitConnection.connect(this.#socket);
+    return this.#use(InitConnection.connect(this.#socket));
+  }
+
+  #use(connecting: Promise<InitConnection>): Promise<InitConnection> {
     this.#connection = connecting;
     const forget = (): void => {
       if (this.#connection === connecting) this.#connection = null;

@@ -24,6 +24,7 @@ import type {
   Workspace,
 } from "../../sandbox.ts";
 import type { NativeExec } from "./exec.ts";
+import type { InitConnection } from "./init-connection.ts";
 import { MachineClient } from "./machine-client.ts";
 import { GuardedFiles } from "./guarded-files.ts";
 import { SealedWorkspace } from "./sealed-workspace.ts";
@@ -66,6 +67,11 @@ export class NativeMachine implements Sandbox {
     this.ended = new Promise((resolve) => {
       this.#resolveEnded = resolve;
     });
+  }
+
+  /** Called by the backend, with a connection to what has become this machine. */
+  adopt(connection: InitConnection): void {
+    this.#client.adopt(connection);
   }
 
   belongsTo(spawner: Spawner): boolean {

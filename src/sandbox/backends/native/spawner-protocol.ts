@@ -15,7 +15,7 @@ export const REQUEST = {
   workspaceRelease: 9,
   list: 10,
 } as const;
-export const EVENT = { hello: 64, busy: 65, ended: 66 } as const;
+export const EVENT = { hello: 64, busy: 65, ended: 66, blank: 67 } as const;
 export const ID_TAG = 1;
 export const TTL_TAG = 2;
 
@@ -77,10 +77,17 @@ export interface CreatedMachine {
   readonly pid: number;
   /** The host's id of the machine's root, where it has a range of its own; else 0. */
   readonly uidBase: number;
+  /** The blank that it was made of. */
+  readonly blank: string;
 }
 
 export function readCreated(frame: Frame): CreatedMachine {
-  return { pid: frame.number(1) ?? 0, uidBase: frame.number(2) ?? 0 };
+  return { pid: frame.number(1) ?? 0, uidBase: frame.number(2) ?? 0, blank: frame.text(3) ?? "" };
+}
+
+/** Name of a machine that was made beforehand. */
+export function readBlank(frame: Frame): string {
+  return frame.text(1) ?? "";
 }
 
 export interface MachineMetrics {

@@ -66,7 +66,7 @@ async function prepared(): Promise<void> {
 function traces(): { processes: string[]; groups: string[]; files: string[]; mounts: string[] } {
   const name = basename(options.runDirectory);
   // Orphans that are dead wait for the host's first process; they have no program any more.
-  const processes = readdirSync("/proc").filter((pid) => /^\d+$/.test(pid) && alive(Number(pid)) && ownGroup(pid).includes(`manyworlds-${name}`));
+  const processes = readdirSync("/proc").filter((pid) => /^\d+$/.test(pid) && alive(Number(pid)) && ownGroup(pid).includes(`manyworlds-${name}`) && !spare(/\/(sbx-[0-9-]+)/.exec(ownGroup(pid))?.[1] ?? ""));
   const roots = ["/sys/fs/cgroup", "/sys/fs/cgroup/memory", "/sys/fs/cgroup/pids", "/sys/fs/cgroup/cpu", "/sys/fs/cgroup/unified"];
   const groups = roots.map((root) => join(root, `manyworlds-${name}`)).filter((path) => existsSync(path));
   const inner = groups.flatMap((group) => readdirSync(group, { withFileTypes: true }).filter((entry) => entry.isDirectory() && !spare(entry.name)).map((entry) => join(group, entry.name)));

@@ -16,6 +16,7 @@ import {
   type MachineEnded,
   type MachineMetrics,
   REQUEST,
+  readBlank,
   readCreated,
   readEnded,
   readHello,
@@ -92,6 +93,16 @@ export class Spawner {
     return join(this.runDirectory, id, "init.sock");
   }
 
+  /** Unix socket of the init of a blank, until a machine is made of it. */
+  blankSocket(blank: string): string {
+    return join(this.runDirectory, `.${blank}`, "init.sock");
+  }
+
+  /** Calls `listener` with the name of every blank: what it connects to is the machine that `create` later says was made of it. */
+  onBlank(listener: (blank: string) => void): void {
+    this.#channel.blank = listener;
+  }
+
   /** Returns when nothing of the machine is left. One that is gone already is no error. */
   async kill(id: string): Promise<void> {
     await this.#channel.request(REQUEST.kill, [[ID_TAG, id]]);
@@ -157,6 +168,7 @@ class Channel {
   readonly first: Promise<Frame>;
   readonly exited: Promise<void>;
   readonly ended = new Set<(ended: MachineEnded) => void>();
+  blank: (name: string) => void = () => undefined;
   readonly #process: ChildProcess;
   readonly #socket: Duplex;
   readonly #decoder = new FrameDecoder();
@@ -241,6 +253,10 @@ class Channel {
     if (frame.type === EVENT.ended) {
       const ended = readEnded(frame);
       for (const listener of this.ended) listener(ended);
+      return;
+    }
+    if (frame.type === EVENT.blank) {
+      this.blank(readBlank(frame));
       return;
     }
     for (const line of this.#early ?? []) this.#log(line);
