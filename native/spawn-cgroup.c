@@ -1,5 +1,5 @@
 /*
- * Control groups: one per machine and hierarchy, all below one group per data directory (`/manyworlds-HASH/NAME`, see spawn-spare.c).
+ * Control groups: one per machine and hierarchy, all below one group per data directory (`/manyworlds-HASH/NAME`, see spawn-blank.c).
  *
  * v1: memory, pids, cpu, plus the `unified` hierarchy (where mounted) for freezing and killing, because a v1 freezer keeps killed processes alive until it is
  * thawed. v2: one group with the memory, pids and cpu controllers, as far as they are to be had. Nothing that is not ours is moved, but in v2 controllers are

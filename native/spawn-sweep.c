@@ -78,7 +78,7 @@ static void each_run_directory(void (*visit)(const char *id))
 	DIR *list = opendir(S.config.run);
 	if (!list) return;
 	struct dirent *entry;
-	/* Names of machines, and of spares behind a dot. */
+	/* Names of machines, and of blanks behind a dot. */
 	while ((entry = readdir(list)))
 		if (id_valid(entry->d_name[0] == '.' ? entry->d_name + 1 : entry->d_name)) visit(entry->d_name);
 	closedir(list);
