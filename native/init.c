@@ -19,7 +19,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { LISTENER_FD = 3, LIFELINE_FD = 4, EVENTS = 64, KILL_ALL_MOST_MS = 10000, KILL_ALL_STEP_MS = 2 };
+enum { LISTENER_FD = 3, LIFELINE_FD = 4, PROCFS_FD = 5, DEVPTS_FD = 6, EVENTS = 64, KILL_ALL_MOST_MS = 10000, KILL_ALL_STEP_MS = 2 };
 
 world W;
 _Alignas(4096) uint8_t scratch[SCRATCH_BYTES];
@@ -58,7 +58,7 @@ static bool is_device(int fd, unsigned major, unsigned minor) {
 
 /* Descriptors 0 to 2 are open, so that no other ever gets those numbers. */
 static void fill_standard(void) {
-    W.devnull = open("/dev/null", O_RDWR | O_CLOEXEC | O_NOCTTY);
+    W.devnull = W.waiting ? fcntl(0, F_DUPFD_CLOEXEC, 5) : open("/dev/null", O_RDWR | O_CLOEXEC | O_NOCTTY);
     if (!is_device(W.devnull, 1, 3)) die("init: /dev/null is not the null device\n");
     for (int fd = 0; fd < 3; fd++) {
         if (fcntl(fd, F_GETFD) < 0) dup2(W.devnull, fd);
@@ -69,9 +69,11 @@ static void fill_standard(void) {
     W.spare = fcntl(W.devnull, F_DUPFD_CLOEXEC, 5);
 }
 
-static int open_directory(const char *path, long magic) {
+/* While init waits for its root, the directories may move at any moment: they came with it. */
+static int open_directory(const char *path, int given, long magic) {
     struct statfs fs;
-    int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    int fd = W.waiting ? given : open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (W.waiting) fcntl(fd, F_SETFD, FD_CLOEXEC);
     if (fd >= 0 && (fstatfs(fd, &fs) < 0 || (long)fs.f_type != magic)) {
         close(fd);
         fd = -1;
@@ -107,8 +109,8 @@ static void setup(void) {
     W.notify = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     W.listener = LISTENER_FD;
     W.lifeline = LIFELINE_FD;
-    W.procfs = open_directory("/proc", PROC_SUPER_MAGIC);
-    W.devpts = open_directory("/dev/pts", DEVPTS_SUPER_MAGIC);
+    W.procfs = open_directory("/proc", PROCFS_FD, PROC_SUPER_MAGIC);
+    W.devpts = open_directory("/dev/pts", DEVPTS_FD, DEVPTS_SUPER_MAGIC);
     if (W.procfs < 0) die("init: /proc is not mounted\n");
     fcntl(W.listener, F_SETFD, FD_CLOEXEC);
     fcntl(W.lifeline, F_SETFD, FD_CLOEXEC);

@@ -9,6 +9,7 @@
 #include "spawn-kernel.h"
 
 #include <errno.h>
+#include <poll.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdio.h>
@@ -97,7 +98,7 @@ static int plan_child(struct machine *blank, bool cpu, struct child_plan *plan, 
 	if ((blank->scratch = scratch_make(directory, failure)) < 0) return -1;
 	if ((plan->scratch = clone_mount(blank->scratch, "", blank->userns_fd, failure)) < 0) return -1;
 	if (cgroup_make(blank->group, cpu, plan->cgroup_procs, &plan->cgroups, &plan->unified, failure) < 0) return -1;
-	if ((blank->netns = netns_take(failure)) < 0) return -1;
+	if ((blank->netns = netns_make(failure)) < 0) return -1;
 	int ends[2];
 	if (pipe2(ends, O_CLOEXEC) < 0) return fail_errno(failure, errno, "making the lifeline");
 	plan->lifeline = ends[0];
@@ -161,6 +162,17 @@ static struct machine *oldest(void)
 	return blank;
 }
 
+/* NULL when none waits. One that was killed is left to its event, which comes next. */
+static struct machine *oldest_alive(void)
+{
+	while (ready_count > 0) {
+		struct machine *blank = oldest();
+		struct pollfd init = {.fd = blank->source.fd, .events = POLLIN};
+		if (poll(&init, 1, 0) == 0) return blank;
+	}
+	return NULL;
+}
+
 /* The machine that is to serve the request, its run directory renamed; the caller's from now on. Made now where none waits that fits. */
 struct machine *blank_take(const struct create_request *request, struct failure *failure)
 {
@@ -168,8 +180,8 @@ struct machine *blank_take(const struct create_request *request, struct failure 
 	char from[PATH_BYTES], to[PATH_BYTES];
 	if ((size_t)snprintf(to, sizeof to, "%s/%s", S.config.run, request->id) + sizeof "/init.sock" > sizeof ((struct sockaddr_un *)0)->sun_path)
 		return fail_code(failure, "ENAMETOOLONG", "%s/init.sock is longer than a unix socket's path may be", to), NULL;
-	struct machine *machine = ready_count > 0 && userns == S.userns_works && !cpu ? oldest() : make(userns, cpu, failure);
-	if (!machine) return NULL;
+	struct machine *machine = userns == S.userns_works && !cpu ? oldest_alive() : NULL;
+	if (!machine && !(machine = make(userns, cpu, failure))) return NULL;
 	snprintf(from, sizeof from, "%s/%s", S.config.run, machine->id);
 	if (rename(from, to) < 0) {
 		fail_errno(failure, errno, "making %s", to);

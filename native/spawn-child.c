@@ -182,20 +182,22 @@ static void drop_capabilities(struct child_plan *plan)
 	TRY(STEP_CAPABILITIES, syscall(SYS_capset, &header, current));
 }
 
-/* 0, 1, 2: /dev/null; 3: the listener; 4: the lifeline; nothing else. The table is this process's own. */
+/*
+ * 0, 1, 2: /dev/null; 3: the listener; 4: the lifeline; 5: /proc; 6: /dev/pts; nothing else. Init needs no path any more: its root may come, and those directories
+ * go, at any moment. The table is this process's own.
+ */
 static void arrange_descriptors(struct child_plan *plan)
 {
 	int null = open("/dev/null", O_RDWR);
+	const int kept[] = {plan->listener, plan->lifeline, open("/proc", O_RDONLY | O_DIRECTORY), open("/dev/pts", O_RDONLY | O_DIRECTORY)};
+	enum { KEPT = sizeof kept / sizeof *kept };
+	int high[KEPT];
 	TRY(STEP_DESCRIPTORS, null);
-	int listener = fcntl(plan->listener, F_DUPFD, LOW_FDS);
-	int lifeline = fcntl(plan->lifeline, F_DUPFD, LOW_FDS);
-	TRY(STEP_DESCRIPTORS, listener);
-	TRY(STEP_DESCRIPTORS, lifeline);
+	for (int i = 0; i < KEPT; i++) TRY(STEP_DESCRIPTORS, high[i] = fcntl(kept[i], F_DUPFD, LOW_FDS));
 	for (int fd = 0; fd < 3; fd++)
 		if (null != fd) TRY(STEP_DESCRIPTORS, dup2(null, fd));
-	TRY(STEP_DESCRIPTORS, dup2(listener, 3));
-	TRY(STEP_DESCRIPTORS, dup2(lifeline, 4));
-	TRY(STEP_DESCRIPTORS, k_close_range(5, ~0u, 0));
+	for (int i = 0; i < KEPT; i++) TRY(STEP_DESCRIPTORS, dup2(high[i], 3 + i));
+	TRY(STEP_DESCRIPTORS, k_close_range(3 + KEPT, ~0u, 0));
 }
 
 static void reset_signals(void)

@@ -1,5 +1,5 @@
 /*
- * Network namespaces with loopback up. Making one is the longest single step of a creation, so some wait ready-made. A machine never gets a used one.
+ * Network namespaces with loopback up. Making one is the longest single step of a machine. None is used twice.
  */
 #include "spawn.h"
 #include "spawn-kernel.h"
@@ -14,10 +14,6 @@
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
-
-enum { READY = BLANKS };
-static int ready[READY];
-static int ready_count;
 
 struct making {
 	int fd;
@@ -64,7 +60,8 @@ static int make_main(void *context)
 	return 0;
 }
 
-static int make(struct failure *failure)
+/* A descriptor of a fresh namespace, the caller's to close. */
+int netns_make(struct failure *failure)
 {
 	static char *stack;
 	enum { STACK = 16384 };
@@ -80,18 +77,4 @@ static int make(struct failure *failure)
 	if (making.fd < 0) return fail_errno(failure, making.error, "setting up the loopback of a network namespace");
 	int fd = keep_fd(making.fd);
 	return fd < 0 ? fail_errno(failure, errno, "keeping a network namespace") : fd;
-}
-
-/* A descriptor of a fresh namespace, the caller's to close. */
-int netns_take(struct failure *failure) { return ready_count > 0 ? ready[--ready_count] : make(failure); }
-
-/* Makes at most one; false when there is nothing to do. */
-bool netns_refill(void)
-{
-	struct failure ignored;
-	if (ready_count == READY) return false;
-	int fd = make(&ignored);
-	if (fd < 0) return false;
-	ready[ready_count++] = fd;
-	return true;
 }

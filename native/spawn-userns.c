@@ -17,13 +17,6 @@
 #include <sys/prctl.h>
 #include <sys/wait.h>
 
-/* Ready-made namespaces wait here for the next machines; they are made when the loop is idle. */
-enum { READY = BLANKS };
-static struct {
-	int slot;
-	int fd;
-} ready[READY];
-static int ready_count;
 static uint8_t taken[SLOTS];
 static int next_slot;
 
@@ -118,12 +111,6 @@ static int free_slot(void)
 
 int userns_slot_take(int *slot, int *fd, struct failure *failure)
 {
-	if (ready_count > 0) {
-		ready_count--;
-		*slot = ready[ready_count].slot;
-		*fd = ready[ready_count].fd;
-		return 0;
-	}
 	*slot = free_slot();
 	if (*slot < 0) return fail_code(failure, "EAGAIN", "every one of the %d ranges of user ids is in use", SLOTS);
 	*fd = make(*slot, failure);
@@ -136,22 +123,6 @@ void userns_slot_return(int slot, int fd)
 {
 	if (fd >= 0) close(fd);
 	if (slot >= 0) taken[slot] = 0;
-}
-
-bool userns_refill(void)
-{
-	struct failure ignored;
-	int slot = !S.userns_works || ready_count == READY ? -1 : free_slot();
-	if (slot < 0) return false;
-	int fd = make(slot, &ignored);
-	if (fd < 0) {
-		taken[slot] = 0;
-		return false;
-	}
-	ready[ready_count].slot = slot;
-	ready[ready_count].fd = fd;
-	ready_count++;
-	return true;
 }
 
 /* ---- the spawner's own namespace ---- */

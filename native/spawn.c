@@ -316,7 +316,7 @@ static uint64_t busy_ms; /* when something last happened */
 enum { QUIET_MS = 10 };
 
 /*
- * Makes one thing that the next creations need; false when there is nothing to make now. Right after an event somebody waits for a processor, a new machine's
+ * Makes a machine beforehand; false when there is nothing to make now. Right after an event somebody waits for a processor, a new machine's
  * init most likely: unless little is left, it waits for a moment of quiet.
  */
 static bool prepare(uint64_t now, int *timeout)
@@ -325,7 +325,7 @@ static bool prepare(uint64_t now, int *timeout)
 		if (*timeout < 0 || *timeout > QUIET_MS) *timeout = QUIET_MS;
 		return false;
 	}
-	return userns_refill() || netns_refill() || blank_refill();
+	return blank_refill();
 }
 
 static int loop(void)

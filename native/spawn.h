@@ -277,12 +277,9 @@ int userns_enter(struct failure *failure);
 void userns_probe(void);
 int userns_slot_take(int *slot, int *fd, struct failure *failure);
 void userns_slot_return(int slot, int fd);
-/* Makes at most one; false when there is nothing to do. */
-bool userns_refill(void);
 
 /* spawn-netns.c */
-int netns_take(struct failure *failure);
-bool netns_refill(void);
+int netns_make(struct failure *failure);
 
 /* spawn-scratch.c */
 /* Attached at `DIRECTORY/s`, with what every machine has in it. */

@@ -16,7 +16,7 @@ export interface Runtime {
 export const systemRuntime: Runtime = {
   now: () => Date.now(),
   monotonic: () => performance.now(),
-  randomBytes: (length) => nodeRandomBytes(length),
+  randomBytes: pooledRandomBytes,
   sleep: (ms, signal) =>
     new Promise((resolve, reject) => {
       if (signal?.aborted) {
@@ -34,6 +34,21 @@ export const systemRuntime: Runtime = {
       signal?.addEventListener("abort", onAbort, { once: true });
     }),
 };
+
+const pool = { bytes: new Uint8Array(0), used: 0 };
+
+/** Ids take a few bytes each, and asking the system costs more than all of the rest of an id. Every byte is given out once. */
+function pooledRandomBytes(length: number): Uint8Array {
+  if (length > 64) return nodeRandomBytes(length);
+  if (pool.used + length > pool.bytes.length) {
+    pool.bytes = new Uint8Array(nodeRandomBytes(4096));
+    pool.used = 0;
+  }
+  const bytes = pool.bytes.slice(pool.used, pool.used + length);
+  pool.bytes.fill(0, pool.used, pool.used + length);
+  pool.used += length;
+  return bytes;
+}
 
 const rotl = (x: number, k: number): number => (x << k) | (x >>> (32 - k));
 

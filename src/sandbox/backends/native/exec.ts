@@ -40,7 +40,7 @@ export async function startExec(connection: InitConnection, request: ExecRequest
   const exec = new NativeExec(connection, request.id, INIT.start, startFields(request));
   const { attached } = await exec.started;
   // What started it has fed it. The command may end, or close its input, before it has read everything: no failure of the exec.
-  if (!attached) feed(exec, request).catch(() => undefined);
+  if (!attached && request.stdin !== undefined) feed(exec, request.stdin, request.openStdin === true).catch(() => undefined);
   const onAbort = (): void => void exec.kill().catch(() => undefined);
   if (request.signal) {
     request.signal.addEventListener("abort", onAbort, { once: true });
@@ -69,8 +69,7 @@ export async function attachExec(
 /** Runs to the end, collects the output and forgets the exec. */
 export async function runExec(connection: InitConnection, request: ExecRequest): Promise<ExecResult> {
   const exec = await startExec(connection, request);
-  const chunks: { stdout: Uint8Array[]; stderr: Uint8Array[] } = { stdout: [], stderr: [] };
-  for await (const { stream, data } of exec.output) chunks[stream].push(data);
+  const chunks = await exec.collect();
   const exit = await exec.exit;
   if (exit.ended !== "lost") exec.forget();
   return { ...exit, stdout: Buffer.concat(chunks.stdout), stderr: Buffer.concat(chunks.stderr) };
@@ -99,9 +98,9 @@ function startFields(request: ExecRequest): FieldList {
   ];
 }
 
-async function feed(exec: NativeExec, { stdin, openStdin }: ExecRequest): Promise<void> {
-  if (stdin !== undefined) await exec.writeStdin(stdin);
-  if (stdin !== undefined && openStdin !== true) await exec.closeStdin();
+async function feed(exec: NativeExec, stdin: Uint8Array | string, more: boolean): Promise<void> {
+  await exec.writeStdin(stdin);
+  if (!more) await exec.closeStdin();
 }
 
 /** The client's half of one exec. */
@@ -150,6 +149,18 @@ export class NativeExec implements Exec {
 
   get output(): AsyncIterable<ExecChunk> {
     return { [Symbol.asyncIterator]: () => this.#chunks() };
+  }
+
+  /** All of the output, by stream: `output` for one that wants everything and nothing earlier. */
+  async collect(): Promise<{ readonly stdout: readonly Uint8Array[]; readonly stderr: readonly Uint8Array[] }> {
+    const chunks: { stdout: Uint8Array[]; stderr: Uint8Array[] } = { stdout: [], stderr: [] };
+    for (;;) {
+      for (const { stream, data } of this.#queue) chunks[stream].push(data);
+      this.#consumeQueue();
+      if (this.#ended) return chunks;
+      if (this.#failure) throw this.#failure;
+      await new Promise<void>((resolve) => this.#wake.push(resolve));
+    }
   }
 
   async writeStdin(data: Uint8Array | string): Promise<void> {

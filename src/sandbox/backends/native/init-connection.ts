@@ -52,7 +52,7 @@ export class InitConnection {
     socket.resume();
     this.#closed = new Promise((resolve) => {
       socket.on("close", () => {
-        this.#fail(gone());
+        if (!this.#failure) this.#fail(gone());
         resolve();
       });
     });

@@ -59,7 +59,8 @@ function spare(name: string): boolean {
 
 /** Waits until everything is made that a spawner makes beforehand. */
 async function prepared(): Promise<void> {
-  for (let i = 0; i < 500 && readdirSync(options.runDirectory).filter(spare).length < 16; i++) await sleep(10);
+  const made = (): number => readdirSync(options.runDirectory).filter((name) => spare(name) && existsSync(join(options.runDirectory, name, "record"))).length;
+  for (let i = 0; i < 3000 && made() < 16; i++) await sleep(10);
 }
 
 /** Everything that could be left: processes, control groups, files, mounts. */
@@ -287,6 +288,23 @@ describe("the end of a machine", () => {
     const ended = nextEnd("a");
     process.kill(pid, "SIGKILL");
     expect((await ended).reason).toBe("died");
+    expect(traces()).toEqual(NOTHING);
+  });
+
+  test("those made beforehand that were killed are given to nobody", async () => {
+    await start();
+    await prepared();
+    const records = readdirSync(options.runDirectory).filter(spare).map((name) => readFileSync(join(options.runDirectory, name, "record"), "utf8"));
+    const pids = records.map((record) => Number(record.split(" ")[0]));
+    expect(pids).toHaveLength(16);
+    for (const pid of pids) process.kill(pid, "SIGKILL");
+    await until(() => pids.every((pid) => !alive(pid)), "they are gone");
+    // Some are made now, one after the other, with others beside them.
+    const ids = Array.from({ length: 20 }, (_, i) => `m${i}`);
+    await Promise.all(ids.map((id) => create({ id, hostname: id })));
+    expect(await Promise.all(ids.map((id) => sh(id, "hostname")))).toEqual(ids.map((id) => `${id}\n`));
+    await Promise.all(ids.map((id) => get().kill(id)));
+    await prepared();
     expect(traces()).toEqual(NOTHING);
   });
 

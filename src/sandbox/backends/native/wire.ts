@@ -16,7 +16,8 @@ const HEAD_BYTES = 9;
 const FIELD_BYTES = 6;
 
 /** Numbers are sent as u64 (or i64 when negative), strings as UTF-8. An array repeats the tag. */
-type FieldValue = number | bigint | string | Uint8Array | readonly (string | Uint8Array)[];
+type FieldItem = number | bigint | string | Uint8Array;
+type FieldValue = FieldItem | readonly (string | Uint8Array)[];
 
 /** `[tag, value]` in the order in which they are to be sent; an undefined value is left out. */
 export type FieldList = readonly (readonly [tag: number, value: FieldValue | undefined])[];
@@ -59,8 +60,10 @@ export class Frame {
 
   /** A u64 that fits a safe integer, else null. */
   number(tag: number): number | null {
-    const value = this.u64(tag);
-    return value !== null && value <= BigInt(Number.MAX_SAFE_INTEGER) ? Number(value) : null;
+    const data = this.bytes(tag);
+    if (data?.length !== 8) return null;
+    const value = data.readUInt32LE(4) * 0x1_0000_0000 + data.readUInt32LE(0);
+    return Number.isSafeInteger(value) ? value : null;
   }
 
   /** Code and message when this is an error answer. */
@@ -72,8 +75,11 @@ export class Frame {
 
 /** Encodes one frame. Throws `limit_exceeded` when it is larger than a frame may be: callers split bulk data before. */
 export function encodeFrame(type: number, ref: number, fields: FieldList = []): Buffer {
-  const parts = fields.flatMap(([tag, value]) => fieldParts(value).map((data) => ({ tag, data })));
-  const total = parts.reduce((sum, part) => sum + FIELD_BYTES + part.data.length, HEAD_BYTES);
+  let total = HEAD_BYTES;
+  for (const [, value] of fields) {
+    if (Array.isArray(value)) for (const item of value) total += FIELD_BYTES + sizeOf(item);
+    else if (value !== undefined) total += FIELD_BYTES + sizeOf(value as FieldItem);
+  }
   if (total - 4 > LIMITS.frameBytes) {
     throw new MwError("limit_exceeded", `A request of ${total} bytes exceeds the ${LIMITS.frameBytes} bytes of one frame`, {
       fix: "Pass less in arguments and environment; large data goes through stdin or files.",
@@ -84,25 +90,31 @@ export function encodeFrame(type: number, ref: number, fields: FieldList = []): 
   frame.writeUInt8(type, 4);
   frame.writeUInt32LE(ref, 5);
   let at = HEAD_BYTES;
-  for (const { tag, data } of parts) {
-    frame.writeUInt16LE(tag, at);
-    frame.writeUInt32LE(data.length, at + 2);
-    frame.set(data, at + FIELD_BYTES);
-    at += FIELD_BYTES + data.length;
+  for (const [tag, value] of fields) {
+    if (Array.isArray(value)) for (const item of value) at = writeField(frame, at, tag, item);
+    else if (value !== undefined) at = writeField(frame, at, tag, value as FieldItem);
   }
   return frame;
 }
 
-function fieldParts(value: FieldValue | undefined): readonly Uint8Array[] {
-  if (value === undefined) return [];
-  if (typeof value === "string") return [Buffer.from(value, "utf8")];
-  if (value instanceof Uint8Array) return [value];
-  if (typeof value === "object") return value.map((item) => (typeof item === "string" ? Buffer.from(item, "utf8") : item));
-  const number = Buffer.allocUnsafe(8);
-  const integer = BigInt(value);
-  if (integer < 0n) number.writeBigInt64LE(integer);
-  else number.writeBigUInt64LE(integer);
-  return [number];
+function sizeOf(value: FieldItem): number {
+  if (typeof value === "string") return Buffer.byteLength(value);
+  return value instanceof Uint8Array ? value.length : 8;
+}
+
+/** Returns where the next field begins. */
+function writeField(frame: Buffer, at: number, tag: number, value: FieldItem): number {
+  const data = at + FIELD_BYTES;
+  let length = 8;
+  if (typeof value === "string") length = frame.write(value, data);
+  else if (value instanceof Uint8Array) {
+    length = value.length;
+    frame.set(value, data);
+  } else if (value < 0) frame.writeBigInt64LE(BigInt(value), data);
+  else frame.writeBigUInt64LE(BigInt(value), data);
+  frame.writeUInt16LE(tag, at);
+  frame.writeUInt32LE(length, at + 2);
+  return data + length;
 }
 
 /**
