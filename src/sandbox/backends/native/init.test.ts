@@ -332,8 +332,8 @@ describe("init", () => {
   test("stays small", async () => {
     await machine.run("head -c 3000000 /dev/zero");
     const pid = readFileSync(`/proc/${machine.process.pid}/task/${machine.process.pid}/children`, "utf8").trim();
-    const rollup = readFileSync(`/proc/${pid}/smaps_rollup`, "utf8");
-    expect(Number(/^Pss:\s+(\d+)/m.exec(rollup)?.[1])).toBeLessThan(400);
+    // It is told that the output is not wanted any more a moment after the result is here.
+    await until(() => Number(/^Pss:\s+(\d+)/m.exec(readFileSync(`/proc/${pid}/smaps_rollup`, "utf8"))?.[1]) < 400, 30_000);
   });
 
   test("ends its machine when the lifeline ends, after the grace period", async () => {
