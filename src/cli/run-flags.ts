@@ -13,6 +13,7 @@ export type RunFlags = { readonly [Name in SettingFlag]?: SettingValue<Name> } &
   readonly harnessUser?: string;
   readonly image?: string;
   readonly ignoreLimits: boolean;
+  readonly keepWorkspace: boolean;
   readonly strict: boolean;
   readonly dryRun: boolean;
   readonly json: boolean;
@@ -49,6 +50,7 @@ export const runCommand: Command<AppContext> = buildCommand<RunFlags, string[], 
       network: setting("network", "none|public"),
       image: { kind: "parsed", parse: textParser, optional: true, placeholder: "reference", brief: "image of every task, instead of what tasks declare" },
       ignoreLimits: { kind: "boolean", default: false, withNegated: false, brief: "run although limits that tasks declare cannot be enforced here" },
+      keepWorkspace: { kind: "boolean", default: false, withNegated: false, brief: "keep what each agent left, as workspace.tar in the rollout's directory" },
       timeoutMultiplier: setting("timeoutMultiplier", "x"),
       durability: setting("durability", "process|power"),
       strict: { kind: "boolean", default: false, withNegated: false, brief: "exit with 1 when a rollout did not score" },

@@ -78,6 +78,7 @@ export async function openTaskGates(context: AppContext, config: Config, options
           budgets: { turns: 1, tokens: null, commandMs: 3_600_000, outputBytes: 64 * 1024 },
           networkOverride: options.network,
           timeoutMultiplier: 1,
+          keepWorkspace: false,
           expandEnv,
         },
         { run: newId("run", runtime), rollout, try: 1, task, harness: makeHarness(agent), seed: "check", recorder, emit: () => Promise.resolve(), signal: options.signal },

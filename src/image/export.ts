@@ -70,6 +70,13 @@ export async function exportOciArchive(store: LocalImageStore, image: Image, pat
   });
 }
 
+/** A tree as one layer archive, with whiteouts as OCI layers have them. `path` must not exist; it appears only when it is whole. */
+export async function writeLayerArchive(directory: string, path: string, signal?: AbortSignal): Promise<void> {
+  await writeWhole(path, async (file) => {
+    for await (const part of layerArchive(directory, signal)) await file.writeFile(part);
+  });
+}
+
 async function* layerArchive(directory: string, signal: AbortSignal | undefined): AsyncGenerator<Uint8Array> {
   const tar = new TarEncoder();
   for await (const event of readTree(directory)) {

@@ -147,6 +147,7 @@ async function control(setup: Setup): Promise<{ readonly state: RunState; readon
       budgets: { turns: 1, tokens: null, commandMs: 1000, outputBytes: 1000 },
       networkOverride: null,
       timeoutMultiplier: 1,
+      keepWorkspace: false,
       expandEnv: (env) => env,
     }),
     observer: { changed: () => undefined, note: () => undefined },

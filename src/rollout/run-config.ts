@@ -34,6 +34,8 @@ export const runConfigSchema = z.object({
   image: z.string().nullable(),
   /** Run although declared limits cannot be enforced. */
   ignoreLimits: z.boolean(),
+  /** Keep what each agent left, as an archive in the rollout's directory. */
+  keepWorkspace: z.boolean().default(false),
   timeoutMultiplier: z.number().positive(),
   concurrency: count.min(1),
   durability: z.enum(["process", "power"]),

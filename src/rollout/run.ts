@@ -215,6 +215,7 @@ function services(dependencies: RunDependencies, { config, machines, apiKey, har
     budgets: config.budgets,
     networkOverride: config.network,
     timeoutMultiplier: config.timeoutMultiplier,
+    keepWorkspace: config.keepWorkspace,
     expandEnv: expander(dependencies),
   };
 }

@@ -37,6 +37,7 @@ export interface TryServices {
   readonly budgets: Omit<Budgets, "timeMs">;
   readonly networkOverride: "none" | "public" | null;
   readonly timeoutMultiplier: number;
+  readonly keepWorkspace: boolean;
   /** Resolves `${VAR}` of a task's environment table. */
   readonly expandEnv: (env: Readonly<Record<string, string>>, where: string) => Readonly<Record<string, string>>;
 }
@@ -307,8 +308,9 @@ class Try {
     const limitMs = 2 * step.verifierTimeoutMs * timeoutMultiplier + LIMITS.verifyOverheadMs;
     const directory = step.name === null ? recorder.directory : join(recorder.directory, "steps", step.name);
     const network = task.verifier.network === "public" || task.verifier.network === "none" ? task.verifier.network : machineNetwork(task, networkOverride);
+    const archive = this.#services.keepWorkspace ? { workspaceArchive: join(directory, "workspace.tar") } : {};
     const result = await withDeadline(runtime, limitMs, "verification", signal, (inner) =>
-      verifier.verify({ task, step: step.name, ...left, root, directory, network: networkOverride ?? network, timeoutMultiplier, signal: inner, keepWorkspace }),
+      verifier.verify({ task, step: step.name, ...left, root, directory, network: networkOverride ?? network, timeoutMultiplier, signal: inner, keepWorkspace, ...archive }),
     );
     const { verdict } = result;
     await recorder.write(step.name === null ? "verdict.json" : `verdict-${step.name}.json`, `${JSON.stringify(verdict, null, 2)}\n`);

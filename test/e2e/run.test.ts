@@ -1,3 +1,4 @@
+import { execFileSync } from "node:child_process";
 import { mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
@@ -86,6 +87,20 @@ describe("mw run", () => {
         expect(steps.map((step) => step.observation?.results[0]?.content)).toEqual([undefined, "", "", "a\u001b[31mbproblem\n", ""]);
       }
     }
+  });
+
+  it("keeps what the agent left, when asked to, as an archive that says what was removed", async () => {
+    const script = join(place, "leaver");
+    writeFileSync(script, "mkdir -p /work /tests; echo hello > /work/out; chmod 640 /work/out; echo planted > /tests/x; rm -f /etc/hosts /etc/passwd\n");
+    const { run: id, rollouts } = await run(join(place, "tasks", "easy"), "--harness", "script", "--script", script, "--seed", "1", "--keep-workspace");
+    const archive = join(home, "runs", id, "rollouts", rollouts[0]?.rollout ?? "", "workspace.tar");
+    const listed = execFileSync("tar", ["-tvf", archive], { encoding: "utf8" });
+    expect(listed).toMatch(/-rw-r----- .* work\/out$/m);
+    // As it was left, not as it was cleaned.
+    for (const name of ["tests/x", "etc/.wh.passwd"]) expect(listed).toContain(name);
+    expect(execFileSync("tar", ["-xOf", archive, "work/out"], { encoding: "utf8" })).toBe("hello\n");
+    expect(readdirSync(join(archive, "..")).filter((name) => name.startsWith("workspace"))).toEqual(["workspace.tar"]);
+    expect(await leftoversAfter(home, 10_000)).toEqual([]);
   });
 
   it("plans the same for the same seed, and says so without running", async () => {

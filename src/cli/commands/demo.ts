@@ -66,6 +66,7 @@ async function attempt(context: AppContext, config: Config, flags: DemoFlags, ha
     image: null,
     // The tasks' limits are honoured where the host can enforce them; the demonstration does not depend on them.
     ignoreLimits: true,
+    keepWorkspace: false,
     timeoutMultiplier: config.get("timeoutMultiplier") ?? 1,
     concurrency: flags.concurrency ?? 4,
     durability: "process",

@@ -19,6 +19,7 @@ import type { EditableInstall } from "./editable.ts";
 import { imageUser, scriptRunner } from "./image-users.ts";
 import { imageView, type ImageView } from "./image-view.ts";
 import { hardenInPlace } from "./in-place.ts";
+import { keepWorkspace } from "./keep-workspace.ts";
 import { DEFAULT_PATH } from "./protected-paths.ts";
 import { runTests, type TestOutcome, type TestRun } from "./run-tests.ts";
 import { copyArtifacts } from "./separate.ts";
@@ -52,6 +53,8 @@ export interface VerifyRequest {
   readonly signal: AbortSignal;
   /** Verifies in another mode than the task's own, to compare them. */
   readonly mode?: TaskVerifier["mode"];
+  /** Where the agent's files are kept as they are, before anything is cleaned: an archive that does not exist yet. Best effort, said in the verdict's notes. */
+  readonly workspaceArchive?: string;
   /** Keeps the sealed workspace for the next step's machine; the caller releases it. */
   readonly keepWorkspace?: boolean;
 }
@@ -133,18 +136,19 @@ class Verification {
     const workspace = this.#request.workspace ?? (await sandbox.seal());
     let kept = false;
     try {
+      const archived = await this.#archive(workspace);
       const facts = { task, root, image: this.#image(root), agentOwns: this.#settings.agentOwns, instruction: this.#instruction() };
       const clean = await cleanWorkspace(workspace, facts).catch((error: unknown) => {
         if (agentCaused(error)) return error;
         throw error;
       });
       if (clean instanceof MwError) {
-        const verdict = await this.#judge(root, tests, () => Promise.reject(clean), await this.#testRun(root, task.environment, tests, false), noEvidence());
+        const verdict = await this.#judge(root, tests, () => Promise.reject(clean), await this.#testRun(root, task.environment, tests, false), { ...noEvidence(), notes: archived });
         kept = keepWorkspace === true;
         return { verdict, workspace: kept ? workspace : null };
       }
       const run = await this.#testRun(root, task.environment, tests, clean.pytestConfigChanged);
-      const evidence: Evidence = { ...noEvidence(), restored: clean.restored, removed: clean.removed, notes: clean.notes };
+      const evidence: Evidence = { ...noEvidence(), restored: clean.restored, removed: clean.removed, notes: [...archived, ...clean.notes] };
       const attempt = (): Promise<TestOutcome> => this.#inMachine(root, task.environment, run, { workspace, refreshLoaderCache: clean.refreshLoaderCache, editable: clean.editable });
       const verdict = await this.#judge(root, tests, attempt, run, evidence);
       kept = keepWorkspace === true;
@@ -173,7 +177,31 @@ class Verification {
         });
       return { verdict: await this.#judge(verifierRoot, tests, attempt, run, evidence), workspace: null };
     } finally {
-      await sandbox.kill();
+      if (this.#request.workspaceArchive === undefined) await sandbox.kill();
+      else await this.#sealed(sandbox);
+    }
+  }
+
+  /** The end of a machine whose files are wanted for nothing but the archive. */
+  async #sealed(sandbox: Sandbox): Promise<void> {
+    const workspace = await sandbox.seal();
+    try {
+      await this.#archive(workspace);
+    } finally {
+      await workspace.release();
+    }
+  }
+
+  /** Returns notes: what could not be kept is no reason not to verify. */
+  async #archive(workspace: Workspace): Promise<readonly string[]> {
+    const { workspaceArchive, signal } = this.#request;
+    if (workspaceArchive === undefined) return [];
+    try {
+      await keepWorkspace(workspace, workspaceArchive, signal);
+      return [];
+    } catch (error) {
+      signal.throwIfAborted();
+      return [`the workspace was not kept: ${messageOf(error)}`];
     }
   }
 
