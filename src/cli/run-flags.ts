@@ -14,6 +14,7 @@ export type RunFlags = { readonly [Name in SettingFlag]?: SettingValue<Name> } &
   readonly image?: string;
   readonly ignoreLimits: boolean;
   readonly keepWorkspace: boolean;
+  readonly requireTokens: boolean;
   readonly strict: boolean;
   readonly dryRun: boolean;
   readonly json: boolean;
@@ -34,7 +35,7 @@ export const runCommand: Command<AppContext> = buildCommand<RunFlags, string[], 
       script: { kind: "parsed", parse: textParser, optional: true, placeholder: "file", brief: SCRIPT_HELP },
       harnessCommand: { kind: "parsed", parse: textParser, optional: true, placeholder: "command", brief: "what the generic harness runs, by the image's shell; the task is its input, the model where OPENAI_BASE_URL and the like say" },
       harnessUser: { kind: "parsed", parse: textParser, optional: true, placeholder: "user", brief: "user that runs agent CLIs, instead of the task's" },
-      upstream: setting("upstream", "url"),
+      upstream: setting("upstream", "[kind=]url"),
       model: setting("model", "name"),
       apiKeyFile: setting("apiKeyFile", "file"),
       attempts: setting("attempts", "n"),
@@ -51,6 +52,7 @@ export const runCommand: Command<AppContext> = buildCommand<RunFlags, string[], 
       image: { kind: "parsed", parse: textParser, optional: true, placeholder: "reference", brief: "image of every task, instead of what tasks declare" },
       ignoreLimits: { kind: "boolean", default: false, withNegated: false, brief: "run although limits that tasks declare cannot be enforced here" },
       keepWorkspace: { kind: "boolean", default: false, withNegated: false, brief: "keep what each agent left, as workspace.tar in the rollout's directory" },
+      requireTokens: { kind: "boolean", default: false, withNegated: false, brief: "refuse to start unless the upstream returns exact token ids and logprobs, which training needs" },
       timeoutMultiplier: setting("timeoutMultiplier", "x"),
       durability: setting("durability", "process|power"),
       strict: { kind: "boolean", default: false, withNegated: false, brief: "exit with 1 when a rollout did not score" },

@@ -30,7 +30,7 @@ export const SETTINGS = {
     brief: "what a recorded event survives: the death of any process (process), or also a power cut (power)",
   }),
   harness: define<string>({ env: "MW_HARNESS", key: "run.harness", parse: textParser, fallback: "bash", brief: "harness (bash, oracle, nop, script, generic, or an agent CLI of mw harness ls), or a comma-separated list drawn from by seed" }),
-  upstream: define<string>({ env: "MW_UPSTREAM", key: "run.upstream", parse: textParser, fallback: null, brief: "base URL of an OpenAI-compatible server, up to and including /v1" }),
+  upstream: define<string>({ env: "MW_UPSTREAM", key: "run.upstream", parse: textParser, fallback: null, brief: "model server: its base URL, or vllm=, sglang=, openai= and the URL" }),
   model: define<string>({ env: "MW_MODEL", key: "run.model", parse: textParser, fallback: null, brief: "model name sent to the upstream" }),
   apiKeyFile: define<string>({ env: "MW_API_KEY_FILE", key: "run.api-key-file", parse: textParser, fallback: null, brief: "file that holds the upstream's API key (else MW_API_KEY)", path: true }),
   attempts: define<number>({ env: "MW_ATTEMPTS", key: "run.attempts", parse: integerParser(1, LIMITS.attemptsPerTask), fallback: 1, brief: "attempts at each task" }),

@@ -74,7 +74,7 @@ export async function openTaskGates(context: AppContext, config: Config, options
             },
           },
           harnessLayers: new Map(),
-          upstream: null,
+          model: null,
           budgets: { turns: 1, tokens: null, commandMs: 3_600_000, outputBytes: 64 * 1024 },
           networkOverride: options.network,
           timeoutMultiplier: 1,

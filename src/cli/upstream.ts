@@ -1,32 +1,6 @@
-/** Checks what the user says about the model: URL, name, key. Keys come from the environment or a file, and go nowhere but into the request. */
+/** The upstream's API key. Keys come from the environment or a file, and go nowhere but into the request. */
 import { readFileSync, statSync } from "node:fs";
 import { MwError, messageOf } from "../core/errors.ts";
-
-/** The base URL without a trailing slash. */
-export function parseUpstreamUrl(text: string, origin: string): string {
-  const fix = "give the base URL up to and including /v1, such as http://127.0.0.1:8000/v1";
-  const refuse = (why: string): MwError => new MwError("usage", `${origin}: the upstream ${JSON.stringify(hideSecrets(text))} ${why}`, { fix });
-  let url: URL;
-  try {
-    url = new URL(text);
-  } catch {
-    throw refuse(/^[\w.-]+(:\d+)?(\/|$)/.test(text) ? "has no scheme (http:// or https://)" : "is no URL");
-  }
-  if (url.protocol !== "http:" && url.protocol !== "https:") throw refuse(/^[a-z0-9.-]+:\d/i.test(text) ? "has no scheme (http:// or https://)" : `has the scheme ${url.protocol}, not http: or https:`);
-  if (url.hostname === "") throw refuse("has no host");
-  if (url.username !== "" || url.password !== "") {
-    throw new MwError("usage", `${origin}: the upstream's URL holds credentials`, { fix: "take them out of the URL and put the key into MW_API_KEY or a file named with --api-key-file" });
-  }
-  if (url.hash !== "") throw refuse("has a fragment (#...)");
-  if (url.search !== "") throw refuse("has a query (?...)");
-  if (/\/(chat\/)?completions\/?$/.test(url.pathname)) throw refuse("names one endpoint instead of the base of all");
-  return url.href.replace(/\/+$/, "");
-}
-
-/** Never shows what stands before an `@`. */
-function hideSecrets(text: string): string {
-  return text.replace(/\/\/[^/@]*@/, "//...@");
-}
 
 const KEY_FILE_BYTES = 64 * 1024;
 

@@ -111,6 +111,8 @@ export const LIMITS = {
   /** Sessions that are over and still answer that they are. */
   closedSessionsKnown: 65_536,
   sessionDrainMs: 5_000,
+  /** The same for calls that an agent left behind when it ended. */
+  agentDrainMs: 1_000,
   /** One session's call log, beyond which it takes no more calls. */
   callLogBytes: 4 * GiB,
   upstreamBodyBytes: 64 * MiB,

@@ -5,20 +5,11 @@
  */
 import type { Runtime } from "../core/runtime.ts";
 import type { StopReason } from "../core/outcome.ts";
+import type { GatewaySession } from "../gateway/session.ts";
 import type { ImageProgress } from "../image/image.ts";
 import type { LocalImageStore } from "../image/store.ts";
 import type { LayerMount, Sandbox } from "../sandbox/sandbox.ts";
 import type { ModelEndpoint } from "./cli/endpoint.ts";
-
-/** Where the model is. The key never enters a sandbox, a log or an error message. */
-export interface Upstream {
-  /** Base URL up to and including `/v1`. */
-  readonly url: string;
-  readonly model: string;
-  readonly apiKey: string | null;
-  /** Sampling parameters passed on as given: temperature, top_p, max_tokens, seed... */
-  readonly sampling: Readonly<Record<string, number>>;
-}
 
 export interface Budgets {
   readonly turns: number;
@@ -30,24 +21,6 @@ export interface Budgets {
   readonly commandMs: number;
   /** Bytes of one command's output that the model sees; what is cut is said. */
   readonly outputBytes: number;
-}
-
-/** One model call as the engine answered it. Written to the rollout's call log before the harness acts on it. */
-export interface CallRecord {
-  readonly at: string;
-  /** All tries and the waits between them. */
-  readonly durationMs: number;
-  /**
-   * The body as sent, except that `messages` holds only those which no earlier call of the rollout has, and `messagesFrom` how many come before them: a log of
-   * whole histories would grow with the square of the turns.
-   */
-  readonly request: unknown;
-  /** The body as received, without the arrays that the token fields below hold. */
-  readonly response: unknown;
-  readonly promptTokenIds: readonly number[] | null;
-  readonly completionTokenIds: readonly number[] | null;
-  readonly logprobs: readonly number[] | null;
-  readonly usage: { readonly promptTokens: number; readonly completionTokens: number } | null;
 }
 
 /** One command as it ran. Output is what the agent saw, at most the cap. */
@@ -75,7 +48,6 @@ export interface MessageRecord {
 
 /** Where a harness writes what happens. Each promise resolves when the record is durable. */
 export interface Recorder {
-  call(record: CallRecord): Promise<void>;
   command(record: CommandRecord): Promise<void>;
   message(record: MessageRecord): Promise<void>;
   note(text: string): Promise<void>;
@@ -91,7 +63,8 @@ export interface HarnessContext {
   readonly solution: { readonly directory: string | null; readonly env: Readonly<Record<string, string>> };
   readonly user: string | null;
   readonly workdir: string | null;
-  readonly upstream: Upstream | null;
+  /** Access to the model; null when the run names none. Its calls are recorded by the session itself, and its budget is the rollout's. */
+  readonly session: GatewaySession | null;
   /** The rollout's own model API inside the sandbox, for programs that call the model by themselves. */
   readonly endpoint: ModelEndpoint | null;
   readonly budgets: Budgets;

@@ -1,20 +1,33 @@
 import * as fc from "fast-check";
 import { writeFileSync } from "node:fs";
 import { describe, expect, it } from "vitest";
-import type { CallRecord, MessageRecord } from "../harness/harness.ts";
+import type { Call } from "../gateway/call.ts";
+import { DEFAULT_SAMPLING } from "../gateway/conversation.ts";
+import type { MessageRecord } from "../harness/harness.ts";
+import type { CallId } from "../core/ids.ts";
 import { atifTrajectory, type AtifCommand, type AtifInput } from "./atif.ts";
 
 const AT = "2026-01-02T03:04:05.678Z";
 const command = (changes: Partial<AtifCommand> = {}): AtifCommand => ({ at: AT, command: "ls", code: 0, ended: "exited", cause: null, durationMs: 1.5, stdoutBytes: 2, stderrBytes: 0, stdout: "a\n", stderr: "", ...changes });
-const call = (changes: Partial<CallRecord> = {}): CallRecord => ({
+const call = (changes: Partial<Call> = {}): Call => ({
+  id: "call1" as CallId,
+  number: 1,
   at: AT,
   durationMs: 10,
-  request: { model: "m", tools: [{ type: "function", function: { name: "bash", parameters: {} } }] },
-  response: { choices: [{ message: { content: null, reasoning_content: "hm" } }], usage: { prompt_tokens_details: { cached_tokens: 1 } } },
-  promptTokenIds: [1, 2],
-  completionTokenIds: [3],
-  logprobs: [-0.5],
-  usage: { promptTokens: 2, completionTokens: 1 },
+  firstDeltaMs: null,
+  dialect: "turn",
+  route: { model: null, stream: null },
+  status: "complete",
+  failure: null,
+  request: { model: "m", tools: [{ name: "bash", description: null, parameters: {} }] },
+  conversation: { tools: "", toolCount: 1, messages: [], roles: "", structured: false },
+  model: "m",
+  sampling: DEFAULT_SAMPLING,
+  notes: [],
+  answer: { blocks: [{ type: "reasoning", text: "hm", signature: null }], finish: "stop", stopSequence: null, usage: { promptTokens: 2, completionTokens: 1, cachedTokens: 1, reasoningTokens: 0 }, logprobs: null },
+  capture: "tokens",
+  tokens: { promptIds: [1, 2], completionIds: [3], logprobs: [-0.5], versions: [] },
+  replays: 0,
   ...changes,
 });
 const toolCall = (id: string, text: string): unknown => ({ id, type: "function", function: { name: "bash", arguments: text } });
@@ -39,7 +52,7 @@ const talk: AtifInput = {
     { at: AT, role: "tool", content: "Error: no", toolCallId: "c2" },
     { at: AT, role: "assistant", content: "done" },
   ],
-  calls: [call(), call({ response: {}, promptTokenIds: null, completionTokenIds: null, logprobs: null, usage: null })],
+  calls: [call(), call({ status: "failed", answer: null, tokens: null }), call({ answer: null, tokens: null })],
   commands: [command()],
 };
 

@@ -7,7 +7,8 @@
  * What ATIF has no field for (outcome, reward, task, seed, exit codes) is in the `extra` objects.
  */
 import { z } from "zod";
-import type { CallRecord, CommandRecord, MessageRecord } from "../harness/harness.ts";
+import type { Call } from "../gateway/call.ts";
+import type { CommandRecord, MessageRecord } from "../harness/harness.ts";
 
 /** A recorded command with its output as text, where it is wanted in the trajectory. */
 export interface AtifCommand extends Omit<CommandRecord, "stdout" | "stderr"> {
@@ -22,7 +23,7 @@ export interface AtifInput {
   /** For rollouts whose harness held no conversation. */
   readonly instruction: string;
   readonly messages: readonly MessageRecord[];
-  readonly calls: readonly CallRecord[];
+  readonly calls: readonly Call[];
   readonly commands: readonly AtifCommand[];
   /** Of the rollout: run, task, task digest, attempt, seed, harness... */
   readonly facts: Readonly<Record<string, unknown>>;
@@ -37,9 +38,8 @@ export function atifTrajectory(input: AtifInput): Json {
   const talked = conversation(input);
   // A trajectory has at least one step.
   const steps = talked.length > 0 ? talked : [userStep(input.instruction), ...input.commands.map(scriptedStep)];
-  const usages = input.calls.map((call) => call.usage).filter((usage) => usage !== null);
-  const [first] = input.calls;
-  const tools = first === undefined ? undefined : record(first.request)["tools"];
+  const usages = input.calls.map((call) => call.answer?.usage ?? null).filter((usage) => usage !== null);
+  const tools = toolDefinitions(input.calls[0]);
   return wellFormed(
     compact({
       schema_version: "ATIF-v1.7",
@@ -49,7 +49,7 @@ export function atifTrajectory(input: AtifInput): Json {
         name: input.agent.name,
         version: input.agent.version,
         model_name: input.model,
-        tool_definitions: Array.isArray(tools) && tools.every(isRecord) ? tools : undefined,
+        tool_definitions: tools,
         extra: { settings: input.agent.settings },
       }),
       steps: steps.map((step, index) => ({ step_id: index + 1, ...step })),
@@ -64,7 +64,16 @@ export function atifTrajectory(input: AtifInput): Json {
   );
 }
 
+/** Chat completions' form. */
+function toolDefinitions(call: Call | undefined): readonly Json[] | undefined {
+  const tools = list(record(call?.request)["tools"]);
+  if (tools.length === 0 || !tools.every(isRecord)) return undefined;
+  return call?.dialect === "turn" ? tools.map(({ name, description, parameters }) => ({ type: "function", function: compact({ name, description, parameters }) })) : tools;
+}
+
 function conversation(input: AtifInput): Json[] {
+  // A try that failed was followed by another one.
+  const answered = input.calls.filter(({ status }) => status === "complete");
   const steps: Json[] = [];
   let results: Json[] | null = null;
   let answers = 0;
@@ -92,7 +101,7 @@ function conversation(input: AtifInput): Json[] {
       return compact({ tool_call_id: call.id, function_name: call.name, arguments: call.arguments, extra: ran === undefined ? undefined : commandFacts(ran) });
     });
     steps.push({
-      ...agentStep(message, input.calls[answers], input.model),
+      ...agentStep(message, answered[answers], input.model),
       ...(toolCalls.length === 0 ? {} : { tool_calls: toolCalls, observation: { results } }),
     });
     answers++;
@@ -100,30 +109,28 @@ function conversation(input: AtifInput): Json[] {
   return steps;
 }
 
-function agentStep(message: MessageRecord, call: CallRecord | undefined, model: string | null): Json {
-  const answered = call === undefined ? {} : record(record(list(record(call.response)["choices"])[0])["message"]);
-  const reasoning = answered["reasoning_content"] ?? answered["reasoning"];
+function agentStep(message: MessageRecord, call: Call | undefined, model: string | null): Json {
+  const reasoning = (call?.answer?.blocks ?? []).map((block) => (block.type === "reasoning" ? block.text : "")).join("");
   return compact({
     timestamp: message.at,
     source: "agent",
     model_name: model,
     message: text(message.content),
-    reasoning_content: typeof reasoning === "string" && reasoning !== "" ? reasoning : undefined,
+    reasoning_content: reasoning === "" ? undefined : reasoning,
     metrics: call === undefined ? undefined : metrics(call),
     llm_call_count: 1,
   });
 }
 
-function metrics(call: CallRecord): Json {
-  const details = record(record(record(call.response)["usage"])["prompt_tokens_details"]);
+function metrics({ answer, tokens, durationMs }: Call): Json {
   return compact({
-    prompt_tokens: call.usage?.promptTokens,
-    completion_tokens: call.usage?.completionTokens,
-    cached_tokens: Number.isSafeInteger(details["cached_tokens"]) ? details["cached_tokens"] : undefined,
-    prompt_token_ids: call.promptTokenIds,
-    completion_token_ids: call.completionTokenIds,
-    logprobs: call.logprobs,
-    extra: { duration_ms: call.durationMs },
+    prompt_tokens: answer?.usage?.promptTokens,
+    completion_tokens: answer?.usage?.completionTokens,
+    cached_tokens: answer?.usage?.cachedTokens,
+    prompt_token_ids: tokens?.promptIds,
+    completion_token_ids: tokens?.completionIds,
+    logprobs: tokens?.logprobs,
+    extra: { duration_ms: durationMs },
   });
 }
 

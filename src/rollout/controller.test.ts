@@ -143,7 +143,7 @@ async function control(setup: Setup): Promise<{ readonly state: RunState; readon
       backend: machines.backend(),
       images: { root: () => Promise.resolve({ digest: "host:1", workdir: "/" }) } as unknown as TaskImages,
       verifier: { verify: () => Promise.resolve({ verdict: setup.verdict?.() ?? VERDICT, workspace: null }) },
-      upstream: null,
+      model: null,
       budgets: { turns: 1, tokens: null, commandMs: 1000, outputBytes: 1000 },
       networkOverride: null,
       timeoutMultiplier: 1,

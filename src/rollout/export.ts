@@ -1,8 +1,10 @@
 /** A run's recorded rollouts for other programs, one JSON document a line, in the order of the plan. */
-import { readFile } from "node:fs/promises";
+import { readdir, readFile } from "node:fs/promises";
 import { join } from "node:path";
 import type { RunId } from "../core/ids.ts";
-import type { CallRecord, MessageRecord } from "../harness/harness.ts";
+import type { Call } from "../gateway/call.ts";
+import { readCalls } from "../gateway/log/read-calls.ts";
+import type { MessageRecord } from "../harness/harness.ts";
 import { rolloutDirectory } from "../store/run-directory.ts";
 import { atifTrajectory, type AtifCommand } from "./atif.ts";
 import { rolloutDocument } from "./report.ts";
@@ -33,7 +35,7 @@ interface Records {
   readonly directory: string;
   readonly instruction: string | null;
   readonly messages: readonly unknown[];
-  readonly calls: readonly unknown[];
+  readonly calls: readonly Call[];
   readonly commands: readonly unknown[];
   readonly verdict: unknown;
 }
@@ -45,7 +47,7 @@ async function readRecords(directory: string): Promise<Records> {
     directory,
     instruction: await read("instruction.md"),
     messages: parseLines(await read("transcript.jsonl")),
-    calls: parseLines(await read("calls.jsonl")),
+    calls: await readCallLogs(directory),
     commands: parseLines(await read("commands.jsonl")),
     verdict: verdict === null ? null : (JSON.parse(verdict) as unknown),
   };
@@ -53,7 +55,9 @@ async function readRecords(directory: string): Promise<Records> {
 
 /** The result with what led to it. Command output stays in the rollout's directory. */
 function jsonDocument(run: RunId, rollout: RolloutState, records: Records): unknown {
-  return { run, ...rolloutDocument(rollout), ...records };
+  // Requests repeat the history with every call; the call log has them.
+  const calls = records.calls.map(({ request: _request, conversation: _conversation, route: _route, ...call }) => call);
+  return { run, ...rolloutDocument(rollout), ...records, calls };
 }
 
 async function atifDocument(run: RunId, config: RunConfig, rollout: RolloutState, { directory, instruction, messages, calls, commands, verdict }: Records): Promise<unknown> {
@@ -66,7 +70,7 @@ async function atifDocument(run: RunId, config: RunConfig, rollout: RolloutState
     instruction: instruction ?? "",
     // Written by our own recorder, line by line, in these shapes.
     messages: messages as readonly MessageRecord[],
-    calls: calls as readonly CallRecord[],
+    calls,
     // A conversation holds the output already, as its model saw it.
     commands: messages.length > 0 ? (commands as readonly AtifCommand[]) : await withOutput(directory, commands as readonly NumberedCommand[]),
     facts: { run, ...facts },
@@ -84,6 +88,19 @@ async function withOutput(directory: string, commands: readonly NumberedCommand[
     loaded.push({ ...command, stdout: await read("stdout"), stderr: await read("stderr") });
   }
   return loaded;
+}
+
+/** Of all steps, in their order. */
+async function readCallLogs(directory: string): Promise<readonly Call[]> {
+  const names = (await readdir(directory).catch(() => [])).filter((name) => /^calls(-.*)?\.jsonl$/.test(name));
+  const logs = [];
+  for (const name of names) {
+    const calls: Call[] = [];
+    for await (const call of readCalls(join(directory, name))) calls.push(call);
+    logs.push(calls);
+  }
+  logs.sort((a, b) => ((a[0]?.at ?? "") < (b[0]?.at ?? "") ? -1 : 1));
+  return logs.flat();
 }
 
 /** What a writer that died left half written is no record. */

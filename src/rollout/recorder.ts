@@ -3,7 +3,7 @@
  *
  *     instruction.md      what the agent was told, byte for byte
  *     transcript.jsonl    the conversation, one message a line
- *     calls.jsonl         model calls with tokens
+ *     calls.jsonl         model calls with tokens, written by the gateway
  *     commands.jsonl      commands with timing and exit; their output in commands/0001-stdout and -stderr, raw bytes as the agent saw them
  *     notes.txt           remarks of the harness
  *     harness/            session logs of an agent CLI
@@ -17,12 +17,12 @@
 import { mkdir, open, readdir, rename, writeFile, type FileHandle } from "node:fs/promises";
 import { dirname, join } from "node:path";
 import { MwError, messageOf } from "../core/errors.ts";
-import type { CallRecord, CommandRecord, MessageRecord, Recorder } from "../harness/harness.ts";
+import type { CommandRecord, MessageRecord, Recorder } from "../harness/harness.ts";
 import { writeDurably, type Durability } from "../store/durable.ts";
 
 export class RolloutRecorder implements Recorder {
   readonly directory: string;
-  readonly #durability: Durability;
+  readonly durability: Durability;
   readonly #files = new Map<string, Promise<FileHandle>>();
   #commands = 0;
   #commandsFolder: Promise<unknown> | null = null;
@@ -38,11 +38,7 @@ export class RolloutRecorder implements Recorder {
 
   private constructor(directory: string, durability: Durability) {
     this.directory = directory;
-    this.#durability = durability;
-  }
-
-  call(record: CallRecord): Promise<void> {
-    return this.#line("calls.jsonl", record);
+    this.durability = durability;
   }
 
   message(record: MessageRecord): Promise<void> {
@@ -71,7 +67,7 @@ export class RolloutRecorder implements Recorder {
 
   /** Writes a whole document. */
   write(name: string, content: string | Uint8Array): Promise<void> {
-    return guarded(this.directory, () => writeDurably(join(this.directory, name), content, this.#durability));
+    return guarded(this.directory, () => writeDurably(join(this.directory, name), content, this.durability));
   }
 
   async close(): Promise<void> {
@@ -90,7 +86,7 @@ export class RolloutRecorder implements Recorder {
       this.#files.set(name, opening);
       const file = await opening;
       await file.appendFile(text);
-      if (this.#durability === "power") await file.datasync();
+      if (this.durability === "power") await file.datasync();
     });
   }
 

@@ -25,7 +25,8 @@ export const runConfigSchema = z.object({
   harnessCommand: z.string().nullable().default(null),
   /** User of agent CLIs, instead of the task's. */
   harnessUser: z.string().nullable().default(null),
-  upstream: z.object({ url: z.string(), model: z.string(), sampling: z.record(z.string(), z.number()) }).nullable(),
+  /** `url`: as given, with the kind where one was named. `requireTokens`: the run is to be trained on. */
+  upstream: z.object({ url: z.string(), model: z.string(), sampling: z.record(z.string(), z.number()), requireTokens: z.boolean().default(false) }).nullable(),
   /** Where the upstream's key is read from at start and resume; the key itself is nowhere. */
   apiKeyFile: z.string().nullable(),
   budgets: z.object({ turns: count, tokens: count.nullable(), commandMs: count, outputBytes: count }),

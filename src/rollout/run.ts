@@ -5,7 +5,7 @@ import { newId, type RunId } from "../core/ids.ts";
 import { LIMITS } from "../core/limits.ts";
 import type { Runtime } from "../core/runtime.ts";
 import type { ImageBuilder } from "../build/builder.ts";
-import type { Harness, Upstream } from "../harness/harness.ts";
+import type { Harness } from "../harness/harness.ts";
 import type { LocalImageStore } from "../image/store.ts";
 import { withoutUnenforceableLimits } from "../sandbox/lenient-backend.ts";
 import type { SandboxBackend, LayerMount } from "../sandbox/sandbox.ts";
@@ -18,6 +18,7 @@ import { expandPlaceholders } from "../task/placeholders.ts";
 import { RunController, type RunObserver } from "./controller.ts";
 import { fromLogEvent, toLogEvent, type RunEvent } from "./events.ts";
 import { readInputs } from "./inputs.ts";
+import { ModelAccess } from "./model-access.ts";
 import { checkItem, planRun, type PlanItem } from "./plan.ts";
 import { preflight } from "./preflight.ts";
 import { readRunConfig, type RunConfig } from "./run-config.ts";
@@ -82,12 +83,14 @@ export async function startRun(dependencies: RunDependencies, request: NewRun, a
   const harnesses = request.harnesses.map((name) => dependencies.makeHarness(name, request));
   const readable = await firstGroup(planOf(request), () => undefined);
   const machines = await dependencies.openMachines();
+  let model: ModelAccess | null = null;
   try {
     await sweepRuns(home);
     const plan = await firstGroup(readable, checker(dependencies, request, harnesses, machines));
     // An image that every task is to use is there before anything starts.
     if (request.image !== null) await machines.images.resolve(request.image, { progress: (message) => dependencies.observer.activity?.(message), signal: dependencies.signal });
     await layersOf(dependencies, harnesses, machines);
+    if (harnesses.some((harness) => harness.needsModel)) model = await openModel(dependencies, request, apiKey);
     dependencies.signal.throwIfAborted();
     const run = newId("run", runtime);
     const config: RunConfig = {
@@ -102,8 +105,9 @@ export async function startRun(dependencies: RunDependencies, request: NewRun, a
     await createRunDirectory(home, run, config, request.script === null ? {} : { script: request.script }, config.durability);
     const state = new RunState();
     const log = await openLog(dependencies, config, machines, state);
-    return await drive(dependencies, { config, run, machines, log, state, plan, apiKey, fresh: true });
+    return await drive(dependencies, { config, run, machines, log, state, plan, model, fresh: true });
   } finally {
+    await model?.close();
     await machines.close();
   }
 }
@@ -114,6 +118,7 @@ export async function resumeRun(dependencies: RunDependencies, run: RunId, apiKe
   const seen = await loadRunState(dependencies.home, run);
   if (seen.status === "finished") return { run, ended: "finished", state: seen };
   const machines = await dependencies.openMachines();
+  let model: ModelAccess | null = null;
   try {
     await sweepRuns(dependencies.home);
     const state = new RunState();
@@ -125,10 +130,17 @@ export async function resumeRun(dependencies: RunDependencies, run: RunId, apiKe
     }
     if (log.repaired !== null) dependencies.observer.note(`the log ended in half an event (${log.repaired.bytes} bytes at ${log.repaired.offset}), left by a controller that died; it is cut off`);
     const plan = planRun(readInputs(config.inputs), { ...config, harnesses: config.harnesses.map(({ name }) => name), skip: state.sources });
-    return await drive(dependencies, { config, run, machines, log, state, plan, apiKey: apiKey(config), fresh: state.run === null });
+    model = await openModel(dependencies, config, apiKey(config));
+    return await drive(dependencies, { config, run, machines, log, state, plan, model, fresh: state.run === null });
   } finally {
+    await model?.close();
     await machines.close();
   }
+}
+
+/** After the data directory is ours: the gateway's place belongs to whoever has it. */
+async function openModel({ home, runtime, signal }: RunDependencies, { upstream }: Pick<RunConfig, "upstream">, apiKey: string | null): Promise<ModelAccess | null> {
+  return upstream === null ? null : await ModelAccess.open(home, upstream, apiKey, runtime, signal);
 }
 
 interface Drive {
@@ -138,11 +150,11 @@ interface Drive {
   readonly log: FileLog;
   readonly state: RunState;
   readonly plan: AsyncIterator<PlanItem>;
-  readonly apiKey: string | null;
+  readonly model: ModelAccess | null;
   readonly fresh: boolean;
 }
 
-async function drive(dependencies: RunDependencies, { config, run, machines, log, state, plan, apiKey, fresh }: Drive): Promise<RunEnd> {
+async function drive(dependencies: RunDependencies, { config, run, machines, log, state, plan, model, fresh }: Drive): Promise<RunEnd> {
   const { runtime, observer, home, version } = dependencies;
   try {
     const emit = async (event: RunEvent): Promise<void> => {
@@ -170,7 +182,7 @@ async function drive(dependencies: RunDependencies, { config, run, machines, log
         if (harness === undefined) throw new MwError("internal", `the harness ${name} was drawn but is none of the run's`);
         return harness;
       },
-      services: (signal) => services(dependencies, { config, machines, apiKey, harnessLayers }, signal),
+      services: (signal) => services(dependencies, { config, machines, model, harnessLayers }, signal),
       observer,
     });
     dependencies.started(controller, run);
@@ -189,13 +201,12 @@ async function layersOf({ observer, signal, env }: RunDependencies, harnesses: r
   return layers;
 }
 
-interface ServiceParts extends Pick<Drive, "config" | "machines" | "apiKey"> {
+interface ServiceParts extends Pick<Drive, "config" | "machines" | "model"> {
   readonly harnessLayers: TryServices["harnessLayers"];
 }
 
-function services(dependencies: RunDependencies, { config, machines, apiKey, harnessLayers }: ServiceParts, signal: AbortSignal): TryServices {
+function services(dependencies: RunDependencies, { config, machines, model, harnessLayers }: ServiceParts, signal: AbortSignal): TryServices {
   const { runtime, observer, env } = dependencies;
-  const upstream: Upstream | null = config.upstream === null ? null : { ...config.upstream, apiKey };
   const images = new TaskImages({
     images: machines.images,
     builder: machines.builder,
@@ -211,7 +222,7 @@ function services(dependencies: RunDependencies, { config, machines, apiKey, har
     images,
     verifier: createVerifier({ backend, runtime, imageRoot: (environment) => images.root(environment), lookupEnv: (name) => env[name] }),
     harnessLayers,
-    upstream,
+    model,
     budgets: config.budgets,
     networkOverride: config.network,
     timeoutMultiplier: config.timeoutMultiplier,

@@ -11,7 +11,7 @@ import { LIMITS } from "../core/limits.ts";
 import type { Outcome, StopReason } from "../core/outcome.ts";
 import type { Runtime } from "../core/runtime.ts";
 import { AGENT_CAN_CAUSE } from "../harness/command.ts";
-import type { Budgets, Harness, HarnessEnd, Upstream } from "../harness/harness.ts";
+import type { Budgets, Harness, HarnessEnd } from "../harness/harness.ts";
 import { diedOfMemory } from "../sandbox/died.ts";
 import type { LayerMount, RootFilesystem, Sandbox, SandboxBackend, SandboxSpec, Workspace } from "../sandbox/sandbox.ts";
 import type { Task, Verdict } from "../task/task.ts";
@@ -20,9 +20,9 @@ import { collectArtifacts } from "./artifacts.ts";
 import { attribute, type WorkPhase } from "./attribution.ts";
 import type { RunEvent } from "./events.ts";
 import { waitHealthy } from "./health-check.ts";
+import { callsFile, type AgentSession, type ModelAccess } from "./model-access.ts";
 import { machineNetwork } from "./preflight.ts";
 import type { RolloutRecorder } from "./recorder.ts";
-import { withOwnSeed } from "./sampling-seed.ts";
 import { stepsOf, stepReward, type StepWork } from "./steps.ts";
 import type { TaskImages } from "./task-images.ts";
 
@@ -33,7 +33,7 @@ export interface TryServices {
   readonly verifier: Verifier;
   /** By name of the harness: what its machines have over the task's image. */
   readonly harnessLayers: ReadonlyMap<string, readonly LayerMount[]>;
-  readonly upstream: Upstream | null;
+  readonly model: ModelAccess | null;
   readonly budgets: Omit<Budgets, "timeMs">;
   readonly networkOverride: "none" | "public" | null;
   readonly timeoutMultiplier: number;
@@ -149,10 +149,12 @@ class Try {
 
   #spec(root: RootFilesystem, workspace: Workspace | null): SandboxSpec {
     const { task, run, rollout, harness } = this.#request;
+    const { model } = this.#services;
     const { environment } = task;
     return {
       root,
       layers: this.#services.harnessLayers.get(harness.name) ?? [],
+      services: harness.needsModel && model !== null ? [model.service] : [],
       ...(workspace === null ? {} : { workspace }),
       ...(environment.cpus === null ? {} : { cpus: environment.cpus }),
       ...(environment.memoryBytes === null ? {} : { memoryBytes: environment.memoryBytes }),
@@ -200,15 +202,37 @@ class Try {
   async #agent(sandbox: Sandbox, step: StepWork): Promise<void> {
     this.phase = "agent";
     await this.#emit({ type: "rollout_running", step: step.name });
-    const end = await this.#drive(sandbox, step);
+    const agent = await this.#openSession(sandbox, step);
+    let end;
+    try {
+      end = await this.#drive(sandbox, step, agent);
+    } finally {
+      // Before anything of the agent's is collected.
+      await agent?.close();
+    }
     this.stopReason = end.stopReason;
     // An interrupted rollout is not graded half done: it is tried again.
     this.#request.signal.throwIfAborted();
     await this.#emit({ type: "rollout_ended", step: step.name, ...end });
   }
 
-  async #drive(sandbox: Sandbox, step: StepWork): Promise<HarnessEnd> {
-    const { runtime, upstream, budgets, timeoutMultiplier } = this.#services;
+  async #openSession(sandbox: Sandbox, step: StepWork): Promise<AgentSession | null> {
+    const { model, budgets } = this.#services;
+    const { harness, recorder, rollout, seed } = this.#request;
+    if (model === null || !harness.needsModel) return null;
+    return await model.session({
+      label: rollout,
+      seed,
+      sandbox: sandbox.id,
+      // The agent's time is watched here.
+      budgets: { calls: budgets.turns, tokens: budgets.tokens, timeMs: null },
+      path: callsFile(recorder.directory, step.name),
+      durability: recorder.durability,
+    });
+  }
+
+  async #drive(sandbox: Sandbox, step: StepWork, agent: AgentSession | null): Promise<HarnessEnd> {
+    const { runtime, budgets, timeoutMultiplier } = this.#services;
     const { harness, recorder, seed, signal, task } = this.#request;
     const timeMs = step.agentTimeoutMs === null ? LIMITS.agentTimeoutMs : step.agentTimeoutMs * timeoutMultiplier;
     const startedAt = runtime.monotonic();
@@ -220,8 +244,8 @@ class Try {
         solution: harness.usesSolution === true ? { ...step.solution, env: this.#services.expandEnv(step.solution.env, "[solution.env]") } : { directory: null, env: {} },
         user: step.agentUser,
         workdir: task.environment.workdir,
-        upstream: upstream === null ? null : withOwnSeed(upstream, seed),
-        endpoint: null,
+        session: agent?.session ?? null,
+        endpoint: agent?.endpoint ?? null,
         budgets: { ...budgets, timeMs },
         seed,
         recorder,

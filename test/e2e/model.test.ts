@@ -3,7 +3,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { afterAll, describe, expect, it } from "vitest";
 import { mw } from "../support/cli.ts";
-import { startEngine } from "../support/engine.ts";
+import { startEngine } from "../support/engine/index.ts";
 import { leftoversAfter } from "../support/leftovers.ts";
 import { writeTask } from "../support/tasks.ts";
 
@@ -26,17 +26,20 @@ describe("mw run with a model", () => {
       for (const { reward, stopReason } of rollouts) expect({ reward, stopReason }).toEqual({ reward: 1, stopReason: "finished" });
 
       for (const line of (await mw(["export", run], { env: { MW_HOME: home } })).stdout.trim().split("\n")) {
-        const rollout = JSON.parse(line) as { instruction: string; turns: number; messages: { role: string; content: string }[]; calls: { completionTokenIds: number[] | null; request: { temperature: number } }[] };
+        const rollout = JSON.parse(line) as { instruction: string; turns: number; messages: { role: string; content: string }[]; calls: { status: string; tokens: { completionIds: number[] } | null; sampling: { temperature: number } }[] };
         expect(rollout.instruction).toBe(instruction);
         expect(rollout.turns).toBe(2);
         expect(rollout.messages.find(({ role }) => role === "user")?.content).toBe(instruction);
         expect(rollout.calls.length).toBe(2);
         for (const call of rollout.calls) {
-          expect(call.completionTokenIds?.length).toBeGreaterThan(0);
-          expect(call.request.temperature).toBe(0.7);
+          expect(call.status).toBe("complete");
+          expect(call.tokens?.completionIds.length).toBeGreaterThan(0);
+          expect(call.sampling.temperature).toBe(0.7);
         }
       }
-      expect(engine.requests.map(({ headers }) => headers["authorization"])).toEqual(Array.from({ length: 4 }, () => `Bearer ${KEY}`));
+      // Two calls of each rollout, and the run's own questions before it starts.
+      expect(engine.requests.filter(({ body }) => "tools" in body).length).toBe(4);
+      expect(new Set(engine.requests.map(({ headers }) => headers["authorization"]))).toEqual(new Set([`Bearer ${KEY}`]));
       expect(filesWith(home, KEY)).toEqual([]);
       expect(stdout + stderr).not.toContain(KEY);
     } finally {
@@ -54,8 +57,8 @@ describe("mw run with a model", () => {
         expect(code, stderr).toBe(0);
         const { run } = JSON.parse(stdout) as { run: string };
         const lines = (await mw(["export", run], { env: { MW_HOME: home } })).stdout.trim().split("\n");
-        const recorded = lines.map((line) => (JSON.parse(line) as { calls: { request: { seed: number } }[] }).calls.map(({ request }) => request.seed));
-        expect(recorded.flat().sort()).toEqual(engine.requests.map(({ body }) => (body as { seed: number }).seed).sort());
+        const recorded = lines.map((line) => (JSON.parse(line) as { calls: { sampling: { seed: number } }[] }).calls.map(({ sampling }) => sampling.seed));
+        expect(recorded.flat().sort()).toEqual(engine.requests.filter(({ body }) => "tools" in body).map(({ body }) => (body as { seed: number }).seed).sort());
         // One for all calls of a rollout.
         for (const seeds of recorded) expect(new Set(seeds).size).toBe(1);
         return recorded.map((seeds) => seeds[0] ?? -1);

@@ -3,11 +3,12 @@ import { mkdtempSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { systemRuntime } from "../../src/core/runtime.ts";
-import type { Budgets, CallRecord, CommandRecord, HarnessContext, MessageRecord } from "../../src/harness/harness.ts";
+import type { Call, CallSink } from "../../src/gateway/call.ts";
+import type { Budgets, CommandRecord, HarnessContext, MessageRecord } from "../../src/harness/harness.ts";
 import type { Sandbox } from "../../src/sandbox/sandbox.ts";
 
 export interface Recorded {
-  readonly calls: CallRecord[];
+  readonly calls: Call[];
   readonly commands: CommandRecord[];
   readonly messages: MessageRecord[];
   readonly notes: string[];
@@ -31,8 +32,8 @@ function keptDirectory(): string {
   return made;
 }
 
-export function harnessContext(sandbox: Sandbox, changes: Partial<HarnessContext> = {}): { readonly context: HarnessContext; readonly recorded: Recorded } {
-  const calls: CallRecord[] = [];
+export function harnessContext(sandbox: Sandbox, changes: Partial<HarnessContext> = {}): { readonly context: HarnessContext; readonly recorded: Recorded; readonly log: CallSink } {
+  const calls: Call[] = [];
   const commands: CommandRecord[] = [];
   const messages: MessageRecord[] = [];
   const notes: string[] = [];
@@ -52,16 +53,17 @@ export function harnessContext(sandbox: Sandbox, changes: Partial<HarnessContext
     solution: { directory: null, env: {} },
     user: null,
     workdir: "/work",
-    upstream: null,
+    session: null,
     endpoint: null,
     budgets: BUDGETS,
     seed: "seed",
-    recorder: { call: keep("call", calls), command: keep("command", commands), message: keep("message", messages), note: keep("note", notes), keep: (name, copy) => copy(join(directory, name.replaceAll("/", "-"))) },
+    recorder: { command: keep("command", commands), message: keep("message", messages), note: keep("note", notes), keep: (name, copy) => copy(join(directory, name.replaceAll("/", "-"))) },
     runtime: systemRuntime,
     signal: new AbortController().signal,
     ...changes,
   };
   const text = (): string =>
     JSON.stringify({ calls, messages, notes }) + commands.map((command) => JSON.stringify(command.command) + Buffer.from(command.stdout).toString() + Buffer.from(command.stderr).toString()).join("");
-  return { context, recorded: { calls, commands, messages, notes, order, directory, text } };
+  const log: CallSink = { append: keep("call", calls), replayed: () => Promise.resolve() };
+  return { context, log, recorded: { calls, commands, messages, notes, order, directory, text } };
 }

@@ -1,6 +1,7 @@
 /** `mw run`: checks everything that was given, then runs it. */
 import { join } from "node:path";
 import { MwError } from "../../core/errors.ts";
+import { parseUpstreamSpec } from "../../gateway/upstreams/spec.ts";
 import { DEFAULT_OUTCOME_RULES } from "../../core/outcome.ts";
 import { isAgentCli } from "../../harness/index.ts";
 import { absoluteInput } from "../../rollout/inputs.ts";
@@ -12,7 +13,7 @@ import { note, printJson, printLine, printable } from "../output.ts";
 import type { RunFlags } from "../run-flags.ts";
 import { conductRun, makeRunHarness } from "../conduct.ts";
 import { expectUpstream } from "../upstream-answers.ts";
-import { parseUpstreamUrl, readApiKey } from "../upstream.ts";
+import { readApiKey } from "../upstream.ts";
 
 export async function run(this: AppContext, flags: RunFlags, ...tasks: string[]): Promise<void> {
   const config = loadConfig(this.env, this.cwd, flags);
@@ -48,7 +49,7 @@ function newRun(context: AppContext, config: Config, flags: RunFlags, tasks: rea
     script: flags.script === undefined ? null : absoluteInput(context.cwd, flags.script),
     harnessCommand: flags.harnessCommand ?? null,
     harnessUser: flags.harnessUser ?? null,
-    upstream: upstreamOf(config),
+    upstream: upstreamOf(config, flags.requireTokens),
     apiKeyFile: config.get("apiKeyFile"),
     budgets: { turns: config.get("maxTurns") ?? 100, tokens: config.get("tokenBudget"), commandMs: config.get("commandTimeout") ?? 300_000, outputBytes: 16 * 1024 },
     network: config.get("network"),
@@ -68,15 +69,15 @@ function absoluteImage(cwd: string, reference: string): string {
   return match === null ? reference : `${match[1]}:${join(cwd, match[2] ?? "")}`;
 }
 
-function upstreamOf(config: Config): NewRun["upstream"] {
+function upstreamOf(config: Config, requireTokens: boolean): NewRun["upstream"] {
   const url = config.get("upstream");
   const model = config.get("model");
   if (url === null) return null;
-  const parsed = parseUpstreamUrl(url, config.origin("upstream"));
+  const spec = parseUpstreamSpec(url, config.origin("upstream"));
   if (model === null) throw new MwError("usage", "--upstream is given, but no model", { fix: "add --model NAME, as the server lists it under /v1/models" });
   const sampling: Record<string, number> = {};
   for (const [key, value] of [["temperature", config.get("temperature")], ["top_p", config.get("topP")], ["seed", config.get("samplingSeed")], ["max_tokens", config.get("maxTokens")]] as const) if (value !== null) sampling[key] = value;
-  return { url: parsed, model, sampling };
+  return { url: `${spec.kind}=${spec.url}`, model, sampling, requireTokens };
 }
 
 async function showPlan(context: AppContext, request: NewRun, json: boolean): Promise<void> {

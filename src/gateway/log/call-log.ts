@@ -3,7 +3,7 @@
  *
  * A write that fails takes its elements with it, so the next call opens a new section, which refers to nothing before it.
  */
-import { MwError } from "../../core/errors.ts";
+import { MwError, toMwError } from "../../core/errors.ts";
 import { LIMITS } from "../../core/limits.ts";
 import { AppendFile, type AppendFileOptions } from "../../store/append-file.ts";
 import type { Call, CallSink, PromptReference } from "../call.ts";
@@ -13,6 +13,8 @@ export class CallLog implements CallSink {
   readonly #file: AppendFile;
   readonly #path: string;
   #encoder = new CallEncoder();
+  /** Why some record is missing; null while none is. */
+  failure: MwError | null = null;
 
   /** The file appears with the first call. */
   constructor(options: Omit<AppendFileOptions, "onLost">) {
@@ -22,7 +24,8 @@ export class CallLog implements CallSink {
 
   append(call: Call, prompt: PromptReference | null): Promise<void> {
     if (this.#file.size > LIMITS.callLogBytes) {
-      return Promise.reject(new MwError("limit_exceeded", `${this.#path} has more than ${LIMITS.callLogBytes} bytes`, { fix: "give the rollout a budget of turns or tokens" }));
+      this.failure ??= new MwError("limit_exceeded", `${this.#path} has more than ${LIMITS.callLogBytes} bytes`, { fix: "give the rollout a budget of turns or tokens" });
+      return Promise.reject(this.failure);
     }
     return this.#write(() => this.#encoder.encode(call, prompt));
   }
@@ -36,6 +39,11 @@ export class CallLog implements CallSink {
   }
 
   async #write(lines: () => string): Promise<void> {
-    await this.#file.append(lines());
+    try {
+      await this.#file.append(lines());
+    } catch (error) {
+      this.failure ??= toMwError(error);
+      throw error;
+    }
   }
 }

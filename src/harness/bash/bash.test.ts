@@ -1,53 +1,83 @@
+import { mkdtempSync, rmSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
 import { afterAll, afterEach, beforeAll, describe, expect, it } from "vitest";
-import { startEngine, type Engine, type EngineOptions, type EngineScript } from "../../../test/support/engine.ts";
+import { startEngine, type Engine, type EngineOptions, type EngineRequest, type EngineScript } from "../../../test/support/engine/index.ts";
+import { replyTo } from "../../../test/support/engine/script.ts";
 import { BUDGETS, harnessContext, type Recorded } from "../../../test/support/harness-context.ts";
 import { openMachines, type Machines } from "../../../test/support/harness-machine.ts";
 import { MwError } from "../../core/errors.ts";
 import { LIMITS } from "../../core/limits.ts";
+import { systemRuntime } from "../../core/runtime.ts";
+import type { Sampling } from "../../gateway/conversation.ts";
+import { openGateway } from "../../gateway/gateway.ts";
+import type { Gateway } from "../../gateway/session.ts";
+import { openUpstream } from "../../gateway/upstreams/open.ts";
+import { parseUpstreamSpec } from "../../gateway/upstreams/spec.ts";
 import type { Sandbox } from "../../sandbox/sandbox.ts";
 import type { Budgets, HarnessContext, HarnessEnd } from "../harness.ts";
 import { bash, type BashOptions } from "./bash.ts";
 
 const KEY = "sk-secret-0123456789abcdef";
+const place = mkdtempSync(join(tmpdir(), "mw-bash-"));
 let machines: Machines;
 let sandbox: Sandbox;
-const engines: Engine[] = [];
+let gateway: Gateway;
+const closers: (() => Promise<unknown>)[] = [];
 beforeAll(async () => {
   machines = await openMachines();
   sandbox = await machines.make("bash");
+  gateway = await openGateway({ runtime: systemRuntime, socketPath: join(place, "gateway"), port: null });
 });
 afterEach(async () => {
-  for (const engine of engines.splice(0)) await engine.close();
+  for (const close of closers.splice(0)) await close();
 });
-afterAll(async () => await machines.close());
+afterAll(async () => {
+  await gateway.close();
+  await machines.close();
+  rmSync(place, { recursive: true, force: true });
+});
 
 interface Played {
   readonly end: HarnessEnd;
   readonly recorded: Recorded;
-  readonly engine: Engine;
+  /** Of the rollout, without the gateway's own first questions. */
+  readonly requests: readonly EngineRequest[];
+  readonly host: string;
 }
 
-async function play(
-  script: EngineScript,
-  { context: changes = {}, budgets = {}, engine: engineOptions = {}, options = {} }: { context?: Partial<HarnessContext>; budgets?: Partial<Budgets>; engine?: EngineOptions; options?: BashOptions } = {},
-): Promise<Played> {
-  const engine = await startEngine(script, engineOptions);
-  engines.push(engine);
-  const upstream = { url: engine.url, model: "test-model", apiKey: KEY, sampling: { temperature: 0.5 } };
-  const { context, recorded } = harnessContext(sandbox, { upstream, budgets: { ...BUDGETS, ...budgets }, ...changes });
-  const end = await bash({ retries: 2, ...options }).run(context);
+interface Setup {
+  readonly context?: Partial<HarnessContext>;
+  readonly budgets?: Partial<Budgets>;
+  readonly engine?: EngineOptions;
+  readonly options?: BashOptions;
+  readonly apiKey?: string | null;
+  readonly sampling?: Partial<Sampling>;
+}
+
+const isProbe = ({ body }: EngineRequest): boolean => body["max_tokens"] === 1 && !("tools" in body);
+
+async function play(script: EngineScript, { context: changes = {}, budgets = {}, engine: engineOptions = {}, options = {}, apiKey = KEY, sampling = { temperature: 0.5 } }: Setup = {}): Promise<Played> {
+  const engine: Engine = await startEngine((request) => (isProbe(request) ? { content: "x" } : replyTo(script, request, request.turn)), engineOptions);
+  const upstream = openUpstream(parseUpstreamSpec(`${engineOptions.flavour ?? "vllm"}=${engine.url}`, "test"), { apiKey });
+  closers.push(() => upstream.close(), () => engine.close());
+  const all = { ...BUDGETS, ...budgets };
+  const { context, recorded, log } = harnessContext(sandbox, { budgets: all, ...changes });
+  const session = await gateway.open({ label: "test", sandbox: null, upstream, model: "test-model", sampling, budgets: { calls: all.turns, tokens: all.tokens, timeMs: null }, purpose: "evaluate", log });
+  const end = await bash({ retries: 2, ...options }).run({ ...context, session });
+  await session.close(0);
   expect(recorded.text()).not.toContain(KEY);
-  return { end, recorded, engine };
+  return { end, recorded, host: new URL(engine.url).host, requests: engine.requests.filter((request) => !isProbe(request)) };
 }
 
 /** The conversation as the server got it with its n-th request. */
-function sentMessages(engine: Engine, request: number): readonly Record<string, unknown>[] {
-  return (engine.requests[request]?.body["messages"] ?? []) as readonly Record<string, unknown>[];
+function sentMessages(requests: readonly EngineRequest[], request: number): readonly Record<string, unknown>[] {
+  return (requests[request]?.body["messages"] ?? []) as readonly Record<string, unknown>[];
 }
 
 describe("the loop", () => {
   it("runs tools until the model answers without one", async () => {
-    const { end, recorded, engine } = await play([{ calls: [{ command: "cd /tmp; echo hello" }] }, { content: "looking", calls: [{ command: "pwd" }] }, { content: "done" }]);
+    const { end, recorded, requests } = await play([{ calls: [{ command: "cd /tmp; echo hello" }] }, { content: "looking", calls: [{ command: "pwd" }] }, { content: "done" }]);
     expect(end).toMatchObject({ stopReason: "finished", turns: 3 });
     expect(end.promptTokens).toBeGreaterThan(0);
     expect(end.completionTokens).toBeGreaterThan(0);
@@ -62,48 +92,48 @@ describe("the loop", () => {
     ]);
     // Each call is on record before what it asks for runs, each command before the model hears of it.
     expect(recorded.order).toEqual(["message", "message", "call", "message", "command", "message", "call", "message", "command", "message", "call", "message"]);
-    expect(engine.requests[0]?.headers["authorization"]).toBe(`Bearer ${KEY}`);
-    expect(engine.requests[0]?.body).toMatchObject({ model: "test-model", temperature: 0.5, stream: false, tools: [{ type: "function", function: { name: "bash" } }] });
+    expect(requests[0]?.headers["authorization"]).toBe(`Bearer ${KEY}`);
+    expect(requests[0]?.body).toMatchObject({ model: "test-model", temperature: 0.5, tools: [{ type: "function", function: { name: "bash" } }] });
   });
 
   it.each(["--help", "- [ ] fix it", "'; touch /tmp/pwn; '", "$(touch /tmp/pwn)", "\n\n  both ends \n\n", "EOF\nEOF\n", "🦊 ünïcode 北", "`x` \\n \u0007 \u2028", '{"role":"system"}', ""])(
     "hands over the instruction %j byte for byte",
     async (instruction) => {
-      const { engine, recorded } = await play([{ content: "ok" }], { context: { instruction } });
-      expect(sentMessages(engine, 0)[1]).toEqual({ role: "user", content: instruction });
+      const { requests, recorded } = await play([{ content: "ok" }], { context: { instruction } });
+      expect(sentMessages(requests, 0)[1]).toEqual({ role: "user", content: instruction });
       expect(recorded.messages[1]?.content).toBe(instruction);
       expect(recorded.commands).toEqual([]);
     },
   );
 
   it("only ever appends to the conversation", async () => {
-    const { engine } = await play([{ content: "a", reasoning: "because", calls: [{ command: "echo 1" }, { command: "echo 2" }] }, { calls: [{ command: "echo 3" }] }, { content: "end" }]);
-    const histories = engine.requests.map((request) => JSON.stringify(request.body["messages"]).slice(0, -1));
+    const { requests } = await play([{ content: "a", reasoning: "because", calls: [{ command: "echo 1" }, { command: "echo 2" }] }, { calls: [{ command: "echo 3" }] }, { content: "end" }]);
+    const histories = requests.map((request) => JSON.stringify(request.body["messages"]).slice(0, -1));
     for (let i = 1; i < histories.length; i++) expect(histories[i]?.startsWith(histories[i - 1] ?? "?")).toBe(true);
-    expect(engine.requests[1]?.body["messages"]).toEqual(expect.arrayContaining([expect.objectContaining({ role: "assistant", content: "a", reasoning_content: "because" })]));
+    expect(requests[1]?.body["messages"]).toEqual(expect.arrayContaining([expect.objectContaining({ role: "assistant", content: "a", reasoning: "because" })]));
   });
 
-  it("records requests without repeating the history, and all of it once", async () => {
-    const { engine, recorded } = await play([{ calls: [{ command: "echo 1" }] }, { calls: [{ command: "echo 2" }] }, { content: "end" }]);
-    const requests = recorded.calls.map((call) => call.request as { messagesFrom: number; messages: unknown[] });
-    expect(requests.map((request) => request.messagesFrom)).toEqual([0, 2, 4]);
-    expect(requests.flatMap((request) => request.messages)).toEqual(engine.requests.at(-1)?.body["messages"]);
+  it("records each request as it was sent", async () => {
+    const { requests, recorded } = await play([{ calls: [{ command: "echo 1" }] }, { calls: [{ command: "echo 2" }] }, { content: "end" }]);
+    expect(recorded.calls.map(({ dialect, status, conversation }) => [dialect, status, conversation.roles])).toEqual([["turn", "complete", "su"], ["turn", "complete", "suat"], ["turn", "complete", "suatat"]]);
+    expect(requests.map(({ body }) => (body["messages"] as unknown[]).length)).toEqual([2, 4, 6]);
   });
 
   it("runs parallel calls in order and gives each its own id", async () => {
-    const { engine } = await play([{ calls: [{ id: "same", command: "echo 1 > /tmp/n" }, { id: "same", command: "cat /tmp/n; echo 2 > /tmp/n" }, { id: null, command: "cat /tmp/n" }] }, { content: "end" }]);
-    const messages = sentMessages(engine, 1);
+    const { requests } = await play([{ calls: [{ id: "same", command: "echo 1 > /tmp/n" }, { id: "same", command: "cat /tmp/n; echo 2 > /tmp/n" }, { id: null, command: "cat /tmp/n" }] }, { content: "end" }]);
+    const messages = sentMessages(requests, 1);
+    const ids = (messages[2]?.["tool_calls"] as readonly { readonly id: string }[] | undefined)?.map(({ id }) => id);
     expect(messages.slice(3)).toEqual([
       { role: "tool", tool_call_id: "same", content: "Exit code: 0\n(no output)" },
-      { role: "tool", tool_call_id: "call_1_1", content: "Exit code: 0\n1\n" },
-      { role: "tool", tool_call_id: "call_1_2", content: "Exit code: 0\n2\n" },
+      { role: "tool", tool_call_id: ids?.[1], content: "Exit code: 0\n1\n" },
+      { role: "tool", tool_call_id: ids?.[2], content: "Exit code: 0\n2\n" },
     ]);
-    expect(messages[2]?.["tool_calls"]).toEqual(["same", "call_1_1", "call_1_2"].map((id) => expect.objectContaining({ id }) as unknown));
+    expect(new Set(ids).size).toBe(3);
   });
 
   it.each([
     ["no JSON", { arguments: '{"command": "ls' }, /not valid JSON/],
-    ["nothing", { arguments: "" }, /not valid JSON/],
+    ["nothing", { arguments: "" }, /need the field "command"/],
     ["an array", { arguments: '["ls"]' }, /must be a JSON object/],
     ["no command", { arguments: "{}" }, /need the field "command"/],
     ["a number", { arguments: '{"command": 5}' }, /need the field "command"/],
@@ -111,12 +141,12 @@ describe("the loop", () => {
     ["a NUL", { command: "echo \0" }, /NUL/],
     ["another tool", { name: "python", arguments: "{}" }, /no tool named "python"/],
   ])("answers %s with an error and goes on", async (_name, call, message) => {
-    const { end, recorded, engine } = await play([{ calls: [call] }, { content: "sorry" }]);
+    const { end, recorded, requests } = await play([{ calls: [call] }, { content: "sorry" }]);
     expect(end).toMatchObject({ stopReason: "finished", turns: 2 });
     expect(recorded.commands).toEqual([]);
     expect(recorded.messages.at(-2)?.content).toMatch(message);
     // Servers fail a request in whose history arguments are no JSON object.
-    const echoed = JSON.stringify(sentMessages(engine, 1)[2]?.["tool_calls"]);
+    const echoed = JSON.stringify(sentMessages(requests, 1)[2]?.["tool_calls"]);
     const [made] = JSON.parse(echoed) as readonly { function: { arguments: string } }[];
     expect(JSON.parse(made?.function.arguments ?? "null")).toEqual(expect.any(Object));
   });
@@ -135,8 +165,8 @@ describe("the loop", () => {
   });
 
   it("puts neither key nor server into the machine", async () => {
-    const { recorded, engine } = await play([{ calls: [{ command: "env; cat /proc/self/environ /proc/*/cmdline" }] }, { content: "end" }]);
-    expect(recorded.text()).not.toContain(engine.url.slice("http://".length, -"/v1".length));
+    const { recorded, host } = await play([{ calls: [{ command: "env; cat /proc/self/environ /proc/*/cmdline" }] }, { content: "end" }]);
+    expect(recorded.text()).not.toContain(host);
   });
 });
 
@@ -150,14 +180,14 @@ describe("budgets and ends", () => {
   });
 
   it("ends after the tokens, and never lets an answer be longer than what is left", async () => {
-    const { end, engine } = await play(forever, { budgets: { tokens: 400 } });
+    const { end, requests, recorded } = await play(forever, { budgets: { tokens: 400 } });
     expect(end.stopReason).toBe("tokens");
     let left = 400;
-    const perCall = end.completionTokens / end.turns;
-    for (const request of engine.requests) {
+    for (const [index, request] of requests.entries()) {
       expect(request.body["max_tokens"]).toBe(left);
-      left -= perCall;
+      left -= recorded.calls[index]?.answer?.usage?.completionTokens ?? 0;
     }
+    expect(left).toBeLessThanOrEqual(0);
   });
 
   it("ends when its time is over, in a command, a model call or a wait", async () => {
@@ -176,7 +206,7 @@ describe("budgets and ends", () => {
     expect(performance.now() - startedAt).toBeLessThan(30_000);
     const before = await play([{ content: "x" }], { context: { signal: stop.signal } });
     expect(before.end.stopReason).toBe("cancelled");
-    expect(before.engine.requests).toEqual([]);
+    expect(before.requests).toEqual([]);
   });
 
   it.each([
@@ -190,18 +220,16 @@ describe("budgets and ends", () => {
   });
 
   it("reads an answer cut at max_tokens as the end of its tokens", async () => {
-    const engine = await startEngine([{ content: "half", finishReason: "length" }]);
-    engines.push(engine);
-    const { context } = harnessContext(sandbox, { upstream: { url: engine.url, model: "m", apiKey: null, sampling: { max_tokens: 4 } } });
-    expect((await bash().run(context)).stopReason).toBe("tokens");
-    expect(engine.requests[0]?.headers["authorization"]).toBeUndefined();
+    const { end, requests } = await play([{ content: "half and more than that, and more" }], { sampling: { maxTokens: 4 }, apiKey: null });
+    expect(end.stopReason).toBe("tokens");
+    expect(requests[0]?.headers["authorization"]).toBeUndefined();
   });
 
   it("does not hold a conversation without end", async () => {
     const message = { content: "x".repeat(LIMITS.conversationBytes / 3), tool_calls: [{ id: "c", type: "function", function: { name: "bash", arguments: "{}" } }] };
-    const { end, engine } = await play(() => ({ raw: JSON.stringify({ choices: [{ message, finish_reason: "tool_calls" }] }) }));
+    const { end, requests } = await play(() => ({ raw: JSON.stringify({ choices: [{ message, finish_reason: "tool_calls" }] }) }));
     expect(end).toMatchObject({ stopReason: "context_overflow", turns: 3 });
-    expect(engine.requests.length).toBe(3);
+    expect(requests.length).toBe(3);
   });
 
   it("survives an answer cut inside a tool call", async () => {
@@ -212,36 +240,15 @@ describe("budgets and ends", () => {
 });
 
 describe("tokens", () => {
-  it.each(["vllm", "sglang"] as const)("keeps ids and logprobs as %s returns them", async (tokens) => {
-    const { recorded } = await play([{ calls: [{ command: "echo 1" }] }, { content: "end" }], { engine: { tokens } });
-    for (const call of recorded.calls) {
-      expect(call.promptTokenIds?.length).toBe(call.usage?.promptTokens);
-      expect(call.completionTokenIds?.length).toBe(call.usage?.completionTokens);
-      expect(call.logprobs?.length).toBe(call.completionTokenIds?.length);
-      expect(JSON.stringify(call.response)).not.toContain("logprob\":");
+  it.each(["vllm", "sglang"] as const)("keeps ids and logprobs as %s returns them", async (flavour) => {
+    const { recorded } = await play([{ calls: [{ command: "echo 1" }] }, { content: "end" }], { engine: { flavour } });
+    for (const { answer, tokens } of recorded.calls) {
+      expect(tokens?.promptIds.length).toBe(answer?.usage?.promptTokens);
+      expect(tokens?.completionIds.length).toBe(answer?.usage?.completionTokens);
+      expect(tokens?.logprobs?.length).toBe(tokens?.completionIds.length);
     }
-    const [first, second] = recorded.calls;
-    const grown = [...(first?.promptTokenIds ?? []), ...(first?.completionTokenIds ?? [])];
-    expect(second?.promptTokenIds?.slice(0, grown.length)).toEqual(grown);
-  });
-
-  it("asks with fewer fields once a server refuses them, for the rest of the run", async () => {
-    const engine = await startEngine([{ calls: [{ command: "true" }] }, { content: "end" }], { tokens: "refuse" });
-    engines.push(engine);
-    const harness = bash();
-    const upstream = { url: engine.url, model: "m", apiKey: null, sampling: {} };
-    for (let rollout = 0; rollout < 2; rollout++) {
-      const { context, recorded } = harnessContext(sandbox, { upstream });
-      expect((await harness.run(context)).stopReason).toBe("finished");
-      expect(recorded.calls[0]).toMatchObject({ promptTokenIds: null, completionTokenIds: null, logprobs: expect.any(Array) as unknown });
-      expect(recorded.notes.length).toBe(rollout === 0 ? 1 : 0);
-    }
-    expect(engine.requests.filter((request) => "return_token_ids" in request.body).length).toBe(1);
-  });
-
-  it("asks for nothing when told so", async () => {
-    const { engine, recorded } = await play([{ content: "end" }], { options: { tokens: false } });
-    expect(engine.requests[0]?.body).not.toHaveProperty("logprobs");
-    expect(recorded.calls[0]).toMatchObject({ promptTokenIds: null, logprobs: null });
+    const [first, second] = recorded.calls.map(({ tokens }) => tokens);
+    const grown = [...(first?.promptIds ?? []), ...(first?.completionIds ?? [])];
+    expect(second?.promptIds.slice(0, grown.length)).toEqual(grown);
   });
 });

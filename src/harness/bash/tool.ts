@@ -1,24 +1,22 @@
 /** The one tool of the bash harness: its schema, the reading of its arguments, and what the model is told about a command that ran. */
 import { LIMITS } from "../../core/limits.ts";
+import type { ToolDefinition } from "../../gateway/conversation.ts";
 import type { CommandResult } from "../command.ts";
 
 export const SYSTEM_PROMPT = `You work on a task in a Linux machine of your own. The bash tool runs commands in it; there is no other way to act. Nobody answers questions: decide for yourself and carry the task through.
 Look before you change things, and check your work before you stop. When the task is done, answer without a tool call.`;
 
-export function toolDefinition(kind: "bash" | "sh", commandMs: number): unknown {
+export function toolDefinition(kind: "bash" | "sh", commandMs: number): ToolDefinition {
   return {
-    type: "function",
-    function: {
-      name: "bash",
-      description:
-        `Runs a command with ${kind} and returns its exit code and output (stdout and stderr together). The working directory${kind === "bash" ? ", exported variables and functions" : " and exported variables"} ` +
-        `are kept between calls. Input is not interactive. A command that takes longer than ${Math.round(commandMs / 1000)} seconds is killed; start servers and other long work in the background.`,
-      parameters: {
-        type: "object",
-        properties: { command: { type: "string", description: `The command, as a script for ${kind}. It may have several lines.` } },
-        required: ["command"],
-        additionalProperties: false,
-      },
+    name: "bash",
+    description:
+      `Runs a command with ${kind} and returns its exit code and output (stdout and stderr together). The working directory${kind === "bash" ? ", exported variables and functions" : " and exported variables"} ` +
+      `are kept between calls. Input is not interactive. A command that takes longer than ${Math.round(commandMs / 1000)} seconds is killed; start servers and other long work in the background.`,
+    parameters: {
+      type: "object",
+      properties: { command: { type: "string", description: `The command, as a script for ${kind}. It may have several lines.` } },
+      required: ["command"],
+      additionalProperties: false,
     },
   };
 }

@@ -92,12 +92,11 @@ async function play(options: RehearsalOptions, sandbox: Sandbox, directory: stri
     solution: { directory: null, env: {} },
     user: options.user ?? null,
     workdir: WORKDIR,
-    upstream: null,
+    session: null,
     endpoint: { baseUrl: `http://127.0.0.1:${PORT}`, token: TOKEN, model: MODEL, contextTokens: null, totals: () => null },
     budgets: { turns: 20, tokens: null, timeMs: options.timeMs ?? TIME_MS, commandMs: TIME_MS, outputBytes: 16_384 },
     seed: "rehearsal",
     recorder: {
-      call: nothing,
       message: nothing,
       note: nothing,
       command: (record) => {

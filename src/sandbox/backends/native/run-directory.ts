@@ -22,6 +22,11 @@ export function runDirectory(home: string, env: Env = process.env): string {
   return join(base, createHash("sha256").update(realpathSync(home)).digest("hex").slice(0, 8));
 }
 
+/** Where this data directory's gateway listens for its machines; one controller at a time does. */
+export function gatewaySocket(home: string, env: Env = process.env): string {
+  return `${runDirectory(home, env)}.gateway`;
+}
+
 function baseDirectory(uid: number, env: Env): string {
   if (uid === 0) return "/run/manyworlds";
   const runtime = env["XDG_RUNTIME_DIR"];
