@@ -3,7 +3,7 @@ import { join } from "node:path";
 import { ensurePrograms, ROOT, run } from "./toolchain.mjs";
 
 const [name, ...rest] = process.argv.slice(2);
-const NAMES = ["sandbox", "run"];
+const NAMES = ["sandbox", "run", "gateway"];
 if (name === undefined || !NAMES.includes(name)) {
   process.stderr.write(`usage: npm run bench -- ${NAMES.join("|")} [--json] [--quick]\n`);
   process.exit(2);
