@@ -128,6 +128,10 @@ export const LIMITS = {
   policyHoldMs: 600_000,
   /** Objects and lists inside each other in a body that a harness sends. */
   requestNesting: 256,
+  /** How often one answer goes on after its server has aborted it. */
+  generationResumes: 64,
+  /** Tokens of an answer where neither the harness nor the model's context sets a limit. */
+  answerTokens: 32_768,
   /** Connections to one inference server; calls beyond it wait. */
   upstreamConnections: 4096,
   /** Tool calls of one answer that are carried out; the rest are answered with an error. */

@@ -6,16 +6,19 @@ export class Detokeniser {
   readonly #tokenizer: Tokenizer;
   /** Special tokens that are spelled out because the reader of the text knows them as marks; the others are no text. */
   readonly #marks: ReadonlySet<number>;
+  /** Tokens that end an answer, special or not. */
+  readonly #ends: ReadonlySet<number>;
   #decoder = newDecoder();
 
-  constructor(tokenizer: Tokenizer, marks: ReadonlySet<number>) {
+  constructor(tokenizer: Tokenizer, marks: ReadonlySet<number>, ends: ReadonlySet<number>) {
     this.#tokenizer = tokenizer;
     this.#marks = marks;
+    this.#ends = ends;
   }
 
   /** The characters that `id` completes. */
   push(id: number): string {
-    if (!this.#tokenizer.isSpecial(id)) return this.#decoder.decode(this.#tokenizer.bytesOf(id), { stream: true });
+    if (!this.#tokenizer.isSpecial(id) && !this.#ends.has(id)) return this.#decoder.decode(this.#tokenizer.bytesOf(id), { stream: true });
     return this.end() + (this.#marks.has(id) ? this.#tokenizer.textOf(id) : "");
   }
 

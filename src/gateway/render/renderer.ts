@@ -17,7 +17,7 @@ import { FAMILIES, familyOf, parserOf, type Family, type FamilyName } from "./fa
 import { Template } from "./jinja/template.ts";
 import { TemplateError, TemplateRefusal } from "./jinja/values.ts";
 import { AnswerReader } from "./parse/answer.ts";
-import type { Tokenizer } from "./tokenizer.ts";
+import { Tokenizer } from "./tokenizer.ts";
 
 export interface RenderedPrompt {
   readonly ids: readonly number[];
@@ -63,6 +63,13 @@ export class Renderer {
     this.#thoughtTail = family.thought === null ? null : new RegExp(`${family.thought.open.replaceAll(/[[\]]/g, "\\$&")}\\s*$`);
   }
 
+  /** `family`: as a user names it; null or absent: read off the template. Rejects `invalid_input`. */
+  static async load(directory: string, family: string | null = null): Promise<Renderer> {
+    const known = FAMILIES.find(({ name }) => name === family);
+    if (family !== null && known === undefined) throw new MwError("usage", `There is no model family ${JSON.stringify(family)}.`, { fix: `Use one of ${FAMILIES.map(({ name }) => name).join(", ")}.` });
+    return new Renderer(await Tokenizer.load(directory), known === undefined ? {} : { family: known.name });
+  }
+
   /** Throws `invalid_request` for a conversation that the template refuses. */
   render(request: TurnRequest, history: TokenHistory | null, now: Date): RenderedPrompt {
     const tools = chatTools(request);
@@ -94,7 +101,7 @@ export class Renderer {
   }
 
   detokeniser(): Detokeniser {
-    return new Detokeniser(this.tokenizer, this.#marks);
+    return new Detokeniser(this.tokenizer, this.#marks, this.endIds);
   }
 
   #full(request: TurnRequest, tools: readonly unknown[] | null, now: Date, notes: string[]): string {

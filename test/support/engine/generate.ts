@@ -8,6 +8,8 @@ export interface TokenContext {
   readonly request: EngineRequest;
   readonly sampled: Sampled;
   readonly version: string;
+  /** `/abort_request` has named it. */
+  readonly isAborted: () => boolean;
   /** Logprobs are given out. */
   readonly logprobs: boolean;
 }
@@ -106,8 +108,10 @@ function sglangAnswer({ id, request, sampled, version, logprobs }: TokenContext,
 
 /** What a generation ends with that `/abort_request` named. */
 export function sglangAborted(context: TokenContext): unknown {
-  return sglangAnswer(context, Math.floor(context.sampled.tokens.length / 2), { type: "abort", message: "Aborted" });
+  return sglangAnswer(context, Math.floor(context.sampled.tokens.length / 2), ABORTED);
 }
+
+const ABORTED = { type: "abort", message: "Aborted" };
 
 function sglangFinish({ finish, stopReason, tokens }: Sampled): unknown {
   if (finish === "length") return { type: "length", length: tokens.length };
@@ -115,7 +119,13 @@ function sglangFinish({ finish, stopReason, tokens }: Sampled): unknown {
 }
 
 function* sglangEvents(context: TokenContext): Generator<string> {
-  for (let count = 1; count <= context.sampled.tokens.length; count++) yield JSON.stringify(sglangAnswer(context, count));
+  for (let count = 1; count <= context.sampled.tokens.length; count++) {
+    if (context.isAborted()) {
+      yield JSON.stringify(sglangAnswer(context, count - 1, ABORTED));
+      break;
+    }
+    yield JSON.stringify(sglangAnswer(context, count));
+  }
   yield "[DONE]";
 }
 

@@ -153,7 +153,7 @@ class EngineServer implements Engine {
     if (sampled === null) return;
     const context = { id: `chatcmpl-${this.#answered}`, model: body["model"], body, promptIds: request.promptIds, sampled, reply, flavour: this.#chatFlavour(), version: this.version };
     if ((body["stream"] === true) === (reply.ignoreStream === true)) return sendWhole(reply, response, () => chatCompletion(context));
-    if (!(await sendEvents(reply, response, chatEvents(context), () => false))) this.hungUp++;
+    if (!(await sendEvents(reply, response, chatEvents(context)))) this.hungUp++;
   }
 
   async #tokensIn(endpoint: TokenEndpoint, path: string, incoming: IncomingMessage, body: Readonly<Record<string, unknown>>, response: ServerResponse): Promise<void> {
@@ -177,10 +177,10 @@ class EngineServer implements Engine {
     const sampled = this.#sample(request, reply, { maxTokens: numberOf(params["max_tokens"]) ?? numberOf(params["max_new_tokens"]), stop: stopsOf(params["stop"]) }, response);
     if (sampled === null) return;
     const id = typeof body["rid"] === "string" ? body["rid"] : typeof body["request_id"] === "string" ? body["request_id"] : `gen-${this.#answered}`;
-    const context: TokenContext = { id, request, sampled, version: this.version, logprobs: (this.#options.level ?? "tokens") !== "text" };
     const isAborted = (): boolean => this.aborted.some((rid) => id.startsWith(rid));
+    const context: TokenContext = { id, request, sampled, isAborted, version: this.version, logprobs: (this.#options.level ?? "tokens") !== "text" };
     if ((body["stream"] === true) === (reply.ignoreStream === true)) return sendWhole(reply, response, () => (isAborted() ? sglangAborted(context) : endpoint.whole(context)));
-    if (!(await sendEvents(reply, response, endpoint.events(context), isAborted))) this.hungUp++;
+    if (!(await sendEvents(reply, response, endpoint.events(context)))) this.hungUp++;
   }
 
   /** Null: the reply was a failure, and has been sent. */

@@ -31,7 +31,7 @@ export async function sendWhole(reply: Reply, response: ServerResponse, body: ()
 }
 
 /** Server-sent events. Resolves early, with false, when the client has gone or the generation was aborted. */
-export async function sendEvents(reply: Reply, response: ServerResponse, events: Iterable<string>, isAborted: () => boolean): Promise<boolean> {
+export async function sendEvents(reply: Reply, response: ServerResponse, events: Iterable<string>): Promise<boolean> {
   response.writeHead(200, { "content-type": "text/event-stream; charset=utf-8", ...reply.headers });
   const broken = reply.breakOff !== undefined || reply.streamError !== undefined;
   const all = broken ? [...events] : events;
@@ -40,10 +40,6 @@ export async function sendEvents(reply: Reply, response: ServerResponse, events:
   response.flushHeaders();
   for (const event of all) {
     if (response.destroyed) return false;
-    if (isAborted()) {
-      response.end();
-      return false;
-    }
     if (left-- <= 0) break;
     if (!response.write(`data: ${event}\n\n`)) await Promise.race([once(response, "drain"), once(response, "close")]);
     if (reply.trickleMs !== undefined) await sleep(reply.trickleMs);

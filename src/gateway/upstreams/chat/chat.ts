@@ -1,10 +1,11 @@
 /** An inference server behind chat completions: vLLM, SGLang, or any other that speaks them. */
 import { LIMITS } from "../../../core/limits.ts";
-import { DEFAULT_SAMPLING, type TurnRequest } from "../../conversation.ts";
+import type { TurnRequest } from "../../conversation.ts";
 import { GatewayFailure } from "../../failure.ts";
 import { failureOfConnection, failureOfStatus } from "../failures.ts";
 import { BrokenConnection, TextSink } from "../http.ts";
 import { jsonOrNull, ModelServer, type Asked, type ModelServerOptions } from "../model-server.ts";
+import { probeRequest } from "../probe-request.ts";
 import type { UpstreamSpec } from "../spec.ts";
 import type { GenerateJob, Generation, Upstream, UpstreamFacts } from "../upstream.ts";
 import { fewerAsks, firstAsks, type ChatAsks } from "./asks.ts";
@@ -119,22 +120,7 @@ export class ChatUpstream implements Upstream {
   }
 
   #tinyGeneration(model: string, stream: boolean, signal: AbortSignal): Promise<ChatAnswer> {
-    const request: TurnRequest = {
-      dialect: "openai-chat",
-      model,
-      messages: [{ role: "user", content: [{ type: "text", text: "Hi" }] }],
-      tools: [],
-      toolChoice: null,
-      parallelToolCalls: null,
-      sampling: { ...DEFAULT_SAMPLING, maxTokens: 1 },
-      reasoning: null,
-      responseFormat: null,
-      logprobs: null,
-      stream,
-      streamUsage: false,
-      extra: {},
-      dropped: [],
-    };
+    const request = probeRequest(model, stream);
     const requestId = `probe-${Buffer.from(this.#server.runtime.randomBytes(8)).toString("hex")}`;
     return this.#server.within(signal, (limited) => this.#generate({ request, requestId, onDelta: stream ? () => undefined : null, history: null, signal: limited }, stream));
   }
