@@ -7,24 +7,10 @@ import { CODECS } from "./codecs.ts";
 const schema = { type: "object", properties: { command: { type: "string" } }, required: ["command"] };
 const PIXEL = "iVBORw0KGgo=";
 
-/** One body for each dialect that uses most of what it reads: what is mutated. */
-const BODIES: Readonly<Record<Dialect, unknown>> = {
-  "openai-chat": {
-    model: "m",
-    messages: [
-      { role: "system", content: "s" },
-      { role: "user", content: [{ type: "text", text: "t" }, { type: "image_url", image_url: { url: `data:image/png;base64,${PIXEL}`, detail: "low" } }] },
-      { role: "assistant", content: null, reasoning_content: "r", tool_calls: [{ id: "c", type: "function", function: { name: "f", arguments: "{}" } }] },
-      { role: "tool", tool_call_id: "c", content: "ok" },
-    ],
-    tools: [{ type: "function", function: { name: "f", description: "d", parameters: schema, strict: true } }],
-    tool_choice: { type: "function", function: { name: "f" } },
-    response_format: { type: "json_schema", json_schema: { name: "n", schema, strict: true } },
-    stop: ["x"],
-    stream: true,
-    stream_options: { include_usage: true },
-    temperature: 1,
-  },
+type Tried = Extract<Dialect, "openai-responses" | "gemini">;
+
+/** A body that uses most of what the dialect reads: what is mutated. */
+const BODIES: Readonly<Record<Tried, unknown>> = {
   "openai-responses": {
     model: "m",
     instructions: "i",
@@ -48,21 +34,6 @@ const BODIES: Readonly<Record<Dialect, unknown>> = {
     store: false,
     max_output_tokens: 10,
   },
-  anthropic: {
-    model: "m",
-    max_tokens: 10,
-    system: [{ type: "text", text: "s", cache_control: { type: "ephemeral" } }],
-    messages: [
-      { role: "user", content: [{ type: "text", text: "t" }, { type: "image", source: { type: "base64", media_type: "image/png", data: PIXEL } }] },
-      { role: "assistant", content: [{ type: "thinking", thinking: "r", signature: "" }, { type: "tool_use", id: "c", name: "f", input: { command: "ls" } }] },
-      { role: "user", content: [{ type: "tool_result", tool_use_id: "c", is_error: true, content: [{ type: "text", text: "no" }] }] },
-    ],
-    tools: [{ name: "f", description: "d", input_schema: schema }],
-    tool_choice: { type: "tool", name: "f", disable_parallel_tool_use: true },
-    thinking: { type: "enabled", budget_tokens: 1024 },
-    stop_sequences: ["x"],
-    stream: true,
-  },
   gemini: {
     system_instruction: { parts: [{ text: "s" }] },
     contents: [
@@ -77,9 +48,9 @@ const BODIES: Readonly<Record<Dialect, unknown>> = {
   },
 };
 
-const ROUTES = { "openai-chat": null, "openai-responses": null, anthropic: null, gemini: "m" };
+const ROUTES: Readonly<Record<Tried, string | null>> = { "openai-responses": null, gemini: "m" };
 
-function attempt(dialect: Dialect, body: unknown): void {
+function attempt(dialect: Tried, body: unknown): void {
   try {
     CODECS[dialect].decode(body, { model: ROUTES[dialect], stream: dialect === "gemini" ? true : null });
   } catch (error) {
@@ -105,7 +76,7 @@ function mutate(value: unknown, steps: readonly number[], replacement: unknown):
 
 const strange = fc.oneof(fc.jsonValue({ maxDepth: 3 }), fc.constantFrom<unknown>(undefined, null, "", 0, -1, 1e308, [], {}, [[]], [null], { type: "text" }, { type: "__proto__" }, JSON.parse('{"__proto__":{"a":1},"constructor":1}')));
 
-describe.each(Object.keys(BODIES) as Dialect[])("%s", (dialect) => {
+describe.each(Object.keys(BODIES) as Tried[])("%s", (dialect) => {
   it("reads the body that the mutants come from", () => {
     const request = CODECS[dialect].decode(BODIES[dialect], { model: ROUTES[dialect], stream: null });
     expect(request).toMatchObject({ dialect, model: "m", extra: {} });
@@ -113,7 +84,7 @@ describe.each(Object.keys(BODIES) as Dialect[])("%s", (dialect) => {
 
   it("refuses any other JSON with a failure that says why, and nothing else", () => {
     fc.assert(fc.property(fc.jsonValue({ maxDepth: 6 }), (body) => attempt(dialect, body)), { numRuns: 500 });
-    fc.assert(fc.property(fc.array(fc.nat(20), { minLength: 1, maxLength: 9 }), strange, (steps, replacement) => attempt(dialect, mutate(BODIES[dialect], steps, replacement))), { numRuns: 3000 });
+    fc.assert(fc.property(fc.array(fc.nat(20), { minLength: 1, maxLength: 9 }), strange, (steps, replacement) => attempt(dialect, mutate(BODIES[dialect], steps, replacement))), { numRuns: 2000 });
   });
 
   it("survives nesting without end", () => {

@@ -105,7 +105,7 @@ describe("failures", () => {
     const openai = await client({ answer: () => answerOf([{ type: "text", text: "half of it" }]), deltaLength: 4, failAfter: { deltas: 1, failure: new GatewayFailure("truncated", "the stream broke off") } });
     expect((await events(openai)).at(-1)).toMatchObject({
       type: "response.failed",
-      response: { status: "failed", error: { code: "server_error", message: "the stream broke off" }, output: [{ status: "incomplete", content: [{ text: "half" }] }] },
+      response: { status: "failed", error: { code: "server_error", message: "Upstream connection error: the stream broke off" }, output: [{ status: "incomplete", content: [{ text: "half" }] }] },
     });
   });
 
@@ -124,7 +124,7 @@ describe("failures", () => {
     await server?.close();
     openai = await client({ answer: () => new GatewayFailure("budget", "used up") });
     const error = await whole(openai).catch((thrown: unknown) => thrown);
-    expect(error).toMatchObject({ status: 429, code: "insufficient_quota" });
+    expect(error).toMatchObject({ status: 400, code: "insufficient_quota" });
     expect((error as APIError).headers?.get("retry-after")).toBeNull();
   });
 

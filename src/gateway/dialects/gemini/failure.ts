@@ -4,6 +4,7 @@
  */
 import type { FailureKind, GatewayFailure } from "../../failure.ts";
 import type { ErrorResponse } from "../dialect.ts";
+import { failureMessage } from "../failure-words.ts";
 import { retryHeaders } from "../retry-headers.ts";
 
 const FORMS: Readonly<Record<FailureKind, readonly [status: number, name: string]>> = {
@@ -35,8 +36,9 @@ export function encodeFailure(failure: GatewayFailure): ErrorResponse {
 }
 
 /** The API's own words, by which clients tell an overflow from other bad requests. */
-function messageOf({ kind, message, details: { promptTokens, contextTokens } }: GatewayFailure): string {
-  if (kind !== "context_overflow") return message;
+function messageOf(failure: GatewayFailure): string {
+  const { kind, details: { promptTokens, contextTokens } } = failure;
+  if (kind !== "context_overflow") return failureMessage(failure);
   const counts = promptTokens === undefined || contextTokens === undefined ? "The input token count" : `The input token count (${promptTokens})`;
   return `${counts} exceeds the maximum number of tokens allowed${contextTokens === undefined || promptTokens === undefined ? "" : ` (${contextTokens})`}.`;
 }

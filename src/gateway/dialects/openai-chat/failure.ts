@@ -46,7 +46,7 @@ function paramOf(failure: GatewayFailure): string | null {
 }
 
 /** A context overflow is told in the API's own sentence, by which agents that do not see the code know it. */
-function messageOf(failure: GatewayFailure): string {
+export function messageOf(failure: GatewayFailure): string {
   const { promptTokens, contextTokens } = failure.details;
   if (failure.kind !== "context_overflow") return failureMessage(failure);
   if (promptTokens === undefined || contextTokens === undefined) return `This model's maximum context length is exceeded (context_length_exceeded). ${failure.message}`;

@@ -1,9 +1,9 @@
 /** The body of `POST /v1/responses`, read. Facts: OpenAI's API reference as of the `openai` package 7.59. */
 import { z } from "zod";
-import { DEFAULT_SAMPLING, type TurnRequest } from "../../conversation.ts";
+import type { TurnRequest } from "../../conversation.ts";
 import { Dropped, invalid, readBody, readObject, shown } from "../read-request.ts";
 import { decodeInput } from "./input.ts";
-import { decodeToolChoice, decodeTools } from "./tools.ts";
+import { decodeToolChoice, decodeTools, withoutRepeats } from "./tools.ts";
 
 const bodySchema = z.looseObject({
   model: z.string().min(1),
@@ -14,6 +14,14 @@ const bodySchema = z.looseObject({
   temperature: z.number().min(0).max(2).nullish(),
   top_p: z.number().min(0).max(1).nullish(),
   max_output_tokens: z.int().positive().nullish(),
+  // Open servers take these too; OpenAI's does not.
+  top_k: z.int().nullish(),
+  min_p: z.number().min(0).max(1).nullish(),
+  seed: z.int().nullish(),
+  stop: z.union([z.string().transform((one) => [one]), z.array(z.string())]).nullish(),
+  presence_penalty: z.number().min(-2).max(2).nullish(),
+  frequency_penalty: z.number().min(-2).max(2).nullish(),
+  repetition_penalty: z.number().positive().nullish(),
   top_logprobs: z.int().min(0).max(20).nullish(),
   include: z.array(z.string()).nullish(),
   reasoning: z.looseObject({ effort: z.string().nullish() }).nullish(),
@@ -51,7 +59,7 @@ export function decode(value: unknown): TurnRequest {
   const dropped = new Dropped();
   const extra = sortOut(raw, dropped);
   const { messages, tools: additional } = decodeInput(raw["input"], dropped);
-  const { choice, tools } = decodeToolChoice(raw["tool_choice"], [...decodeTools(body.tools ?? [], "tools", dropped), ...additional]);
+  const { choice, tools } = decodeToolChoice(raw["tool_choice"], withoutRepeats([...decodeTools(body.tools ?? [], "tools", dropped), ...additional]));
   return {
     dialect: "openai-responses",
     model: body.model,
@@ -59,7 +67,18 @@ export function decode(value: unknown): TurnRequest {
     tools,
     toolChoice: choice,
     parallelToolCalls: body.parallel_tool_calls ?? null,
-    sampling: { ...DEFAULT_SAMPLING, temperature: body.temperature ?? null, topP: body.top_p ?? null, maxTokens: body.max_output_tokens ?? null },
+    sampling: {
+      temperature: body.temperature ?? null,
+      topP: body.top_p ?? null,
+      topK: body.top_k ?? null,
+      minP: body.min_p ?? null,
+      maxTokens: body.max_output_tokens ?? null,
+      stop: body.stop ?? [],
+      seed: body.seed ?? null,
+      presencePenalty: body.presence_penalty ?? null,
+      frequencyPenalty: body.frequency_penalty ?? null,
+      repetitionPenalty: body.repetition_penalty ?? null,
+    },
     reasoning: decodeReasoningConfig(body.reasoning ?? null, dropped),
     responseFormat: decodeFormat(body.text ?? null, dropped),
     logprobs: decodeLogprobs(body, dropped),

@@ -50,6 +50,13 @@ function decodeTool(value: unknown, path: string, dropped: Dropped, namespace: {
   }
 }
 
+/** Conversations tell their tools again as they go on: the last telling holds, at the place of the first. */
+export function withoutRepeats(tools: readonly ToolDefinition[]): readonly ToolDefinition[] {
+  const byName = new Map<string, ToolDefinition>();
+  for (const tool of tools) byName.set(JSON.stringify([tool.namespace, tool.name]), tool);
+  return [...byName.values()];
+}
+
 /** A namespace has a description and nobody to tell it but its tools. */
 function describe(description: string | null | undefined, namespace: { readonly description: string } | null): string | null {
   const own = description ?? "";
@@ -76,7 +83,10 @@ export function decodeToolChoice(value: unknown, tools: readonly ToolDefinition[
     }
     case "allowed_tools": {
       const { mode, tools: allowed } = readBody(allowedSchema, choice, "tool_choice");
-      const names = new Set(allowed.map(({ name }) => name));
+      const names = new Set(allowed.map(({ name, type }, index) => {
+        if (name === undefined) throw invalid(`tool_choice.tools[${index}]`, `tools of type ${shown(type)} cannot be chosen here`);
+        return name;
+      }));
       return { choice: { type: mode }, tools: tools.filter(({ name }) => names.has(name)) };
     }
     default:
