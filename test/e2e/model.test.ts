@@ -75,6 +75,43 @@ describe("mw run with a model", () => {
   });
 });
 
+describe("mw run with a program that calls the model by itself", () => {
+  it("gives it a model API inside its machine, whose calls are in the rollout's log, and which is closed with it", async () => {
+    const task = writeTask(join(place, "generic"), { name: "test/generic" });
+    // The image is the host's: its Node is there.
+    const program = `const answer = await fetch(process.env.OPENAI_BASE_URL + "/chat/completions", { method: "POST", headers: { authorization: "Bearer " + process.env.OPENAI_API_KEY }, body: JSON.stringify({ model: "any", messages: [{ role: "user", content: "How?" }] }) });
+      if (!(await answer.text()).includes("write hello")) process.exit(1);`;
+    const ask = `${process.execPath} --input-type=module -e '${program}' && mkdir -p /work && echo hello > /work/out; env`;
+    const engine = await startEngine([{ content: "Just write hello." }]);
+    try {
+      const { code, stdout, stderr } = await mw(["run", task, "--harness", "generic", "--harness-command", ask, "--upstream", `vllm=${engine.url}`, "--model", "m", "--require-tokens", "--json", "--quiet"], { env: { MW_HOME: home, MW_API_KEY: KEY } });
+      expect(code, stderr).toBe(0);
+      const { run, outcomes, rollouts } = JSON.parse(stdout) as { run: string; outcomes: unknown; rollouts: { rollout: string; reward: number }[] };
+      expect(outcomes).toEqual({ scored: 1 });
+      expect(rollouts[0]?.reward).toBe(1);
+      const exported = JSON.parse((await mw(["export", run], { env: { MW_HOME: home } })).stdout) as { turns: number; calls: { dialect: string; model: string; tokens: { completionIds: number[]; logprobs: number[] } }[] };
+      expect(exported).toMatchObject({ turns: 1, calls: [{ dialect: "openai-chat", model: "m" }] });
+      expect(exported.calls[0]?.tokens.completionIds).toEqual(engine.samples.at(-1)?.completionIds);
+      expect(exported.calls[0]?.tokens.logprobs).toEqual(engine.samples.at(-1)?.logprobs);
+      expect(filesWith(home, KEY)).toEqual([]);
+    } finally {
+      await engine.close();
+    }
+    expect(await leftoversAfter(home, 5000)).toEqual([]);
+  });
+
+  it("is not started for training on a server that gives no tokens", async () => {
+    const task = writeTask(join(place, "untrained"), { name: "test/untrained" });
+    const engine = await startEngine([{ content: "x" }], { level: "text" });
+    try {
+      const { code, stderr } = await mw(["run", task, "--harness", "bash", "--upstream", engine.url, "--model", "m", "--require-tokens"], { env: { MW_HOME: home } });
+      expect([code, stderr]).toEqual([3, expect.stringContaining("exact tokens")]);
+    } finally {
+      await engine.close();
+    }
+  });
+});
+
 function filesWith(directory: string, text: string): string[] {
   return readdirSync(directory, { withFileTypes: true }).flatMap((entry) => {
     const path = join(directory, entry.name);
