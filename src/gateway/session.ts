@@ -28,6 +28,8 @@ export interface SessionOptions {
   /** `train`: opening is refused (`unsupported`, with the reason) when the upstream does not capture tokens. */
   readonly purpose: "train" | "evaluate";
   readonly log: CallSink;
+  /** Calls that the log has of earlier sessions: this one's are numbered after them. */
+  readonly callsBefore?: number;
 }
 
 export interface SessionTotals {

@@ -1,5 +1,5 @@
 /** A run's recorded rollouts for other programs, one JSON document a line, in the order of the plan. */
-import { readdir, readFile } from "node:fs/promises";
+import { readFile } from "node:fs/promises";
 import { join } from "node:path";
 import type { RunId } from "../core/ids.ts";
 import type { Call } from "../gateway/call.ts";
@@ -47,7 +47,7 @@ async function readRecords(directory: string): Promise<Records> {
     directory,
     instruction: await read("instruction.md"),
     messages: parseLines(await read("transcript.jsonl")),
-    calls: await readCallLogs(directory),
+    calls: await readAll(join(directory, "calls.jsonl")),
     commands: parseLines(await read("commands.jsonl")),
     verdict: verdict === null ? null : (JSON.parse(verdict) as unknown),
   };
@@ -90,17 +90,10 @@ async function withOutput(directory: string, commands: readonly NumberedCommand[
   return loaded;
 }
 
-/** Of all steps, in their order. */
-async function readCallLogs(directory: string): Promise<readonly Call[]> {
-  const names = (await readdir(directory).catch(() => [])).filter((name) => /^calls(-.*)?\.jsonl$/.test(name));
-  const logs = [];
-  for (const name of names) {
-    const calls: Call[] = [];
-    for await (const call of readCalls(join(directory, name))) calls.push(call);
-    logs.push(calls);
-  }
-  logs.sort((a, b) => ((a[0]?.at ?? "") < (b[0]?.at ?? "") ? -1 : 1));
-  return logs.flat();
+async function readAll(path: string): Promise<readonly Call[]> {
+  const calls: Call[] = [];
+  for await (const call of readCalls(path)) calls.push(call);
+  return calls;
 }
 
 /** What a writer that died left half written is no record. */

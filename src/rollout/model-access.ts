@@ -1,11 +1,10 @@
 /** A run's access to the model: one gateway for all of its rollouts, one session for each agent that drives a model. */
-import { join } from "node:path";
 import { MwError } from "../core/errors.ts";
 import { LIMITS } from "../core/limits.ts";
 import type { Runtime } from "../core/runtime.ts";
 import type { Sampling } from "../gateway/conversation.ts";
 import { openGateway } from "../gateway/gateway.ts";
-import { CallLog } from "../gateway/log/call-log.ts";
+import type { CallLog } from "../gateway/log/call-log.ts";
 import type { Gateway, GatewaySession, SessionBudgets } from "../gateway/session.ts";
 import { openUpstream } from "../gateway/upstreams/open.ts";
 import { parseUpstreamSpec } from "../gateway/upstreams/spec.ts";
@@ -14,7 +13,6 @@ import { gatewaySocket } from "../sandbox/backends/native/run-directory.ts";
 import type { SandboxId } from "../core/ids.ts";
 import type { ModelEndpoint } from "../harness/cli/endpoint.ts";
 import type { Service } from "../sandbox/sandbox.ts";
-import type { Durability } from "../store/durable.ts";
 import { ownSamplingSeed } from "./sampling-seed.ts";
 import type { RunConfig } from "./run-config.ts";
 
@@ -35,9 +33,8 @@ export interface AgentSessionRequest {
   readonly seed: string;
   readonly sandbox: SandboxId;
   readonly budgets: SessionBudgets;
-  /** Of the log of its calls. */
-  readonly path: string;
-  readonly durability: Durability;
+  /** The rollout's, to which the steps of a task add one after another. */
+  readonly log: CallLog;
 }
 
 export class ModelAccess {
@@ -75,17 +72,15 @@ export class ModelAccess {
     this.service = { port: MODEL_PORT, target: gateway.socketPath };
   }
 
-  async session({ label, seed, sandbox, budgets, path, durability }: AgentSessionRequest): Promise<AgentSession> {
-    const log = new CallLog({ path, durability });
+  async session({ label, seed, sandbox, budgets, log }: AgentSessionRequest): Promise<AgentSession> {
     const { model, sampling, requireTokens } = this.#config;
-    const session = await this.#gateway.open({ label, sandbox, upstream: this.#upstream, model, sampling: samplingOf(sampling, seed), budgets, purpose: requireTokens ? "train" : "evaluate", log });
+    const session = await this.#gateway.open({ label, sandbox, upstream: this.#upstream, model, sampling: samplingOf(sampling, seed), budgets, purpose: requireTokens ? "train" : "evaluate", log, callsBefore: log.lastNumber });
     const contextTokens = this.#facts.models?.find(({ id }) => id === model)?.contextTokens ?? null;
     return {
       session,
       endpoint: { baseUrl: `http://127.0.0.1:${MODEL_PORT}`, token: session.token, model, contextTokens, totals: () => session.totals() },
       close: async () => {
         await session.close(LIMITS.agentDrainMs);
-        await log.close();
         // A rollout of which calls are missing is worth nothing to whoever trains on it.
         if (log.failure !== null) throw log.failure;
       },
@@ -106,9 +101,4 @@ function samplingOf({ temperature, top_p: topP, max_tokens: maxTokens, seed }: R
     ...(maxTokens === undefined ? {} : { maxTokens }),
     ...(seed === undefined ? {} : { seed: ownSamplingSeed(seed, rolloutSeed) }),
   };
-}
-
-/** One log for each step of a task that has several. */
-export function callsFile(directory: string, step: string | null): string {
-  return join(directory, step === null ? "calls.jsonl" : `calls-${step}.jsonl`);
 }

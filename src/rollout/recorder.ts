@@ -17,12 +17,15 @@
 import { mkdir, open, readdir, rename, writeFile, type FileHandle } from "node:fs/promises";
 import { dirname, join } from "node:path";
 import { MwError, messageOf } from "../core/errors.ts";
+import { CallLog } from "../gateway/log/call-log.ts";
 import type { CommandRecord, MessageRecord, Recorder } from "../harness/harness.ts";
 import { writeDurably, type Durability } from "../store/durable.ts";
 
 export class RolloutRecorder implements Recorder {
   readonly directory: string;
-  readonly durability: Durability;
+  /** For the gateway to write to. */
+  readonly calls: CallLog;
+  readonly #durability: Durability;
   readonly #files = new Map<string, Promise<FileHandle>>();
   #commands = 0;
   #commandsFolder: Promise<unknown> | null = null;
@@ -38,7 +41,8 @@ export class RolloutRecorder implements Recorder {
 
   private constructor(directory: string, durability: Durability) {
     this.directory = directory;
-    this.durability = durability;
+    this.calls = new CallLog({ path: join(directory, "calls.jsonl"), durability });
+    this.#durability = durability;
   }
 
   message(record: MessageRecord): Promise<void> {
@@ -67,10 +71,11 @@ export class RolloutRecorder implements Recorder {
 
   /** Writes a whole document. */
   write(name: string, content: string | Uint8Array): Promise<void> {
-    return guarded(this.directory, () => writeDurably(join(this.directory, name), content, this.durability));
+    return guarded(this.directory, () => writeDurably(join(this.directory, name), content, this.#durability));
   }
 
   async close(): Promise<void> {
+    await this.calls.close();
     const files = await Promise.allSettled(this.#files.values());
     this.#files.clear();
     for (const file of files) if (file.status === "fulfilled") await file.value.close();
@@ -86,7 +91,7 @@ export class RolloutRecorder implements Recorder {
       this.#files.set(name, opening);
       const file = await opening;
       await file.appendFile(text);
-      if (this.durability === "power") await file.datasync();
+      if (this.#durability === "power") await file.datasync();
     });
   }
 

@@ -20,7 +20,7 @@ import { collectArtifacts } from "./artifacts.ts";
 import { attribute, type WorkPhase } from "./attribution.ts";
 import type { RunEvent } from "./events.ts";
 import { waitHealthy } from "./health-check.ts";
-import { callsFile, type AgentSession, type ModelAccess } from "./model-access.ts";
+import type { AgentSession, ModelAccess } from "./model-access.ts";
 import { machineNetwork } from "./preflight.ts";
 import type { RolloutRecorder } from "./recorder.ts";
 import { stepsOf, stepReward, type StepWork } from "./steps.ts";
@@ -202,7 +202,7 @@ class Try {
   async #agent(sandbox: Sandbox, step: StepWork): Promise<void> {
     this.phase = "agent";
     await this.#emit({ type: "rollout_running", step: step.name });
-    const agent = await this.#openSession(sandbox, step);
+    const agent = await this.#openSession(sandbox);
     let end;
     try {
       end = await this.#drive(sandbox, step, agent);
@@ -216,7 +216,7 @@ class Try {
     await this.#emit({ type: "rollout_ended", step: step.name, ...end });
   }
 
-  async #openSession(sandbox: Sandbox, step: StepWork): Promise<AgentSession | null> {
+  async #openSession(sandbox: Sandbox): Promise<AgentSession | null> {
     const { model, budgets } = this.#services;
     const { harness, recorder, rollout, seed } = this.#request;
     if (model === null || !harness.needsModel) return null;
@@ -226,8 +226,7 @@ class Try {
       sandbox: sandbox.id,
       // The agent's time is watched here.
       budgets: { calls: budgets.turns, tokens: budgets.tokens, timeMs: null },
-      path: callsFile(recorder.directory, step.name),
-      durability: recorder.durability,
+      log: recorder.calls,
     });
   }
 

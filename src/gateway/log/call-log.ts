@@ -15,6 +15,8 @@ export class CallLog implements CallSink {
   #encoder = new CallEncoder();
   /** Why some record is missing; null while none is. */
   failure: MwError | null = null;
+  /** Highest number of a call. */
+  lastNumber = 0;
 
   /** The file appears with the first call. */
   constructor(options: Omit<AppendFileOptions, "onLost">) {
@@ -27,6 +29,7 @@ export class CallLog implements CallSink {
       this.failure ??= new MwError("limit_exceeded", `${this.#path} has more than ${LIMITS.callLogBytes} bytes`, { fix: "give the rollout a budget of turns or tokens" });
       return Promise.reject(this.failure);
     }
+    this.lastNumber = Math.max(this.lastNumber, call.number);
     return this.#write(() => this.#encoder.encode(call, prompt));
   }
 

@@ -64,13 +64,14 @@ export class Session implements GatewaySession {
   readonly #listeners = new Set<(inFlight: number) => void>();
   readonly #closing = new AbortController();
   #closed: Promise<SessionTotals> | null = null;
-  #numbers = 0;
+  #numbers: number;
   #refusals = 0;
 
   constructor(id: SessionId, token: string, options: SessionOptions, around: SessionSurroundings) {
     this.id = id;
     this.token = token;
     this.path = `/s/${id}`;
+    this.#numbers = options.callsBefore ?? 0;
     this.options = options;
     this.#around = around;
     this.#budget = new Budget(options.budgets, around.runtime);

@@ -37,7 +37,7 @@ export function bash(options: BashOptions = {}): Harness {
   const settings = { systemPrompt: options.systemPrompt === undefined ? SYSTEM_PROMPT : options.systemPrompt, keepReasoning: options.keepReasoning ?? true, retries: options.retries ?? 5 };
   return {
     name: "bash",
-    version: "2",
+    version: "1",
     needsModel: true,
     settings,
     run: async (context) => await withDeadline(context, async (bounded) => await new Loop(bounded, settings).run()),

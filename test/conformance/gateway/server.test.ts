@@ -307,6 +307,16 @@ describe("a session", () => {
     await session.close();
   });
 
+  it("adds to the log of the one before it", async () => {
+    const first = await bench.open(says("first"));
+    await (await post(CHAT, BODY, bearer(first.session))).text();
+    await first.session.close();
+    const second = await bench.open(says("second"), { log: first.log, callsBefore: first.log.lastNumber });
+    await (await post(CHAT, BODY, bearer(second.session))).text();
+    await second.session.close();
+    expect((await first.calls()).map(({ number, answer }) => [number, answer?.blocks])).toEqual([[1, [{ type: "text", text: "first" }]], [2, [{ type: "text", text: "second" }]]]);
+  });
+
   it("waits while the policy is updated", async () => {
     const { session } = await bench.open(says("after"));
     const release = bench.gateway.policy.hold();
