@@ -138,6 +138,8 @@ export const LIMITS = {
   toolCallsPerTurn: 64,
   /** Bytes of one rollout's conversation, which is held in memory and sent whole with every call. */
   conversationBytes: 32 * MiB,
+  /** Bytes of a file that a model reads or edits as a whole. */
+  agentFileBytes: 16 * MiB,
   /** Bytes of one command that a model asks for. */
   agentCommandBytes: 1 * MiB,
   /** Output of an agent CLI that is kept, each stream; what is more is cut in the middle. */

@@ -51,6 +51,8 @@ export interface Recorder {
   command(record: CommandRecord): Promise<void>;
   message(record: MessageRecord): Promise<void>;
   note(text: string): Promise<void>;
+  /** What was drawn for this rollout alone, as JSON. */
+  drawn(what: unknown): Promise<void>;
   /** Keeps a file or tree beside the records: `copy` makes it at the host path that it is given, where nothing is yet. */
   keep(name: string, copy: (target: string) => Promise<void>): Promise<void>;
 }

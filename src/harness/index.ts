@@ -1,6 +1,6 @@
 /** The harnesses by name. */
 import { MwError } from "../core/errors.ts";
-import { bash, type BashOptions } from "./bash/bash.ts";
+import { agent, AGENT_NAMES, type AgentName, type AgentOptions } from "./agent/agent.ts";
 import { cliHarness, type CliHarnessOptions } from "./cli/cli-harness.ts";
 import { CLI_DESCRIPTORS } from "./cli/descriptors/index.ts";
 import { genericCli } from "./cli/generic.ts";
@@ -12,15 +12,15 @@ import { script } from "./script.ts";
 export interface HarnessOptions {
   /** Host path of the `script` harness's file. */
   readonly script?: string;
-  /** For the `bash` harness. */
-  readonly bash?: BashOptions;
+  /** For the white-box harnesses, `bash` among them. */
+  readonly agent?: AgentOptions;
   /** For agent CLIs, `generic` among them. */
   readonly cli?: CliHarnessOptions;
   /** What the `generic` harness runs. */
   readonly command?: string;
 }
 
-const OWN_NAMES = ["nop", "oracle", "script", "bash", "generic"] as const;
+const OWN_NAMES = ["nop", "oracle", "script", ...AGENT_NAMES, "generic"] as const;
 
 export const HARNESS_NAMES: readonly string[] = [...OWN_NAMES, ...CLI_DESCRIPTORS.map(({ name }) => name)];
 
@@ -51,11 +51,11 @@ export function makeHarness(name: string, options: HarnessOptions = {}): Harness
     case "script":
       if (options.script === undefined) throw new MwError("usage", "The harness script needs a file to play.", { fix: "Add --script FILE." });
       return script(options.script);
-    case "bash":
-      return bash(options.bash);
     case "generic":
       if (options.command === undefined) throw new MwError("usage", "The harness generic needs a command to run.", { fix: "Add --harness-command COMMAND." });
       return cliHarness(genericCli(options.command), options.cli);
+    default:
+      return agent(name as AgentName, options.agent);
   }
 }
 

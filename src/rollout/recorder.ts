@@ -6,6 +6,7 @@
  *     calls.jsonl         model calls with tokens, written by the gateway
  *     commands.jsonl      commands with timing and exit; their output in commands/0001-stdout and -stderr, raw bytes as the agent saw them
  *     notes.txt           remarks of the harness
+ *     harness.json        what was drawn for this rollout's harness alone
  *     harness/            session logs of an agent CLI
  *     artifacts/          what the task declares as the agent's product
  *     verifier/           what the verifier wrote
@@ -55,6 +56,10 @@ export class RolloutRecorder implements Recorder {
     if (stdout.length > 0) await this.#blob(`${number}-stdout`, stdout);
     if (stderr.length > 0) await this.#blob(`${number}-stderr`, stderr);
     await this.#line("commands.jsonl", { number: this.#commands, ...rest });
+  }
+
+  drawn(what: unknown): Promise<void> {
+    return this.write("harness.json", `${JSON.stringify(what, null, 2)}\n`);
   }
 
   async note(text: string): Promise<void> {

@@ -12,6 +12,7 @@ export interface Recorded {
   readonly commands: CommandRecord[];
   readonly messages: MessageRecord[];
   readonly notes: string[];
+  readonly drawn: unknown[];
   /** Kinds of the records, in the order in which they were written. */
   readonly order: string[];
   /** Host directory of what was kept beside the records. */
@@ -37,6 +38,7 @@ export function harnessContext(sandbox: Sandbox, changes: Partial<HarnessContext
   const commands: CommandRecord[] = [];
   const messages: MessageRecord[] = [];
   const notes: string[] = [];
+  const drawn: unknown[] = [];
   const order: string[] = [];
   const directory = mkdtempSync(join(keptDirectory(), "context-"));
   const keep =
@@ -57,7 +59,7 @@ export function harnessContext(sandbox: Sandbox, changes: Partial<HarnessContext
     endpoint: null,
     budgets: BUDGETS,
     seed: "seed",
-    recorder: { command: keep("command", commands), message: keep("message", messages), note: keep("note", notes), keep: (name, copy) => copy(join(directory, name.replaceAll("/", "-"))) },
+    recorder: { command: keep("command", commands), message: keep("message", messages), note: keep("note", notes), drawn: keep("drawn", drawn), keep: (name, copy) => copy(join(directory, name.replaceAll("/", "-"))) },
     runtime: systemRuntime,
     signal: new AbortController().signal,
     ...changes,
@@ -65,5 +67,5 @@ export function harnessContext(sandbox: Sandbox, changes: Partial<HarnessContext
   const text = (): string =>
     JSON.stringify({ calls, messages, notes }) + commands.map((command) => JSON.stringify(command.command) + Buffer.from(command.stdout).toString() + Buffer.from(command.stderr).toString()).join("");
   const log: CallSink = { append: keep("call", calls), replayed: () => Promise.resolve() };
-  return { context, log, recorded: { calls, commands, messages, notes, order, directory, text } };
+  return { context, log, recorded: { calls, commands, messages, notes, drawn, order, directory, text } };
 }

@@ -99,6 +99,7 @@ async function play(options: RehearsalOptions, sandbox: Sandbox, directory: stri
     recorder: {
       message: nothing,
       note: nothing,
+      drawn: nothing,
       command: (record) => {
         command = record;
         return nothing();

@@ -14,9 +14,13 @@ import { openGateway } from "../../gateway/gateway.ts";
 import type { Gateway } from "../../gateway/session.ts";
 import { openUpstream } from "../../gateway/upstreams/open.ts";
 import { parseUpstreamSpec } from "../../gateway/upstreams/spec.ts";
+import { buildTrace } from "../../gateway/trace/trace.ts";
+import { turnOf } from "../../gateway/trace/turn-of-call.ts";
 import type { Sandbox } from "../../sandbox/sandbox.ts";
 import type { Budgets, HarnessContext, HarnessEnd } from "../harness.ts";
-import { bash, type BashOptions } from "./bash.ts";
+import { agent, AGENT_NAMES, type AgentName, type AgentOptions } from "./agent.ts";
+import { dress } from "./face.ts";
+import { drawSetup, presetSetup } from "./setup.ts";
 
 const KEY = "sk-secret-0123456789abcdef";
 const place = mkdtempSync(join(tmpdir(), "mw-bash-"));
@@ -50,21 +54,22 @@ interface Setup {
   readonly context?: Partial<HarnessContext>;
   readonly budgets?: Partial<Budgets>;
   readonly engine?: EngineOptions;
-  readonly options?: BashOptions;
+  readonly harness?: AgentName;
+  readonly options?: AgentOptions;
   readonly apiKey?: string | null;
   readonly sampling?: Partial<Sampling>;
 }
 
 const isProbe = ({ body }: EngineRequest): boolean => body["max_tokens"] === 1 && !("tools" in body);
 
-async function play(script: EngineScript, { context: changes = {}, budgets = {}, engine: engineOptions = {}, options = {}, apiKey = KEY, sampling = { temperature: 0.5 } }: Setup = {}): Promise<Played> {
+async function play(script: EngineScript, { context: changes = {}, budgets = {}, engine: engineOptions = {}, harness = "bash", options = {}, apiKey = KEY, sampling = { temperature: 0.5 } }: Setup = {}): Promise<Played> {
   const engine: Engine = await startEngine((request) => (isProbe(request) ? { content: "x" } : replyTo(script, request, request.turn)), engineOptions);
   const upstream = openUpstream(parseUpstreamSpec(`${engineOptions.flavour ?? "vllm"}=${engine.url}`, "test"), { apiKey });
   closers.push(() => upstream.close(), () => engine.close());
   const all = { ...BUDGETS, ...budgets };
   const { context, recorded, log } = harnessContext(sandbox, { budgets: all, ...changes });
   const session = await gateway.open({ label: "test", sandbox: null, upstream, model: "test-model", sampling, budgets: { calls: all.turns, tokens: all.tokens, timeMs: null }, purpose: "evaluate", log });
-  const end = await bash({ retries: 2, ...options }).run({ ...context, session });
+  const end = await agent(harness, { retries: 2, ...options }).run({ ...context, session });
   await session.close(0);
   expect(recorded.text()).not.toContain(KEY);
   return { end, recorded, host: new URL(engine.url).host, requests: engine.requests.filter((request) => !isProbe(request)) };
@@ -133,10 +138,10 @@ describe("the loop", () => {
 
   it.each([
     ["no JSON", { arguments: '{"command": "ls' }, /not valid JSON/],
-    ["nothing", { arguments: "" }, /need the field "command"/],
+    ["nothing", { arguments: "" }, /"command" is missing/],
     ["an array", { arguments: '["ls"]' }, /must be a JSON object/],
-    ["no command", { arguments: "{}" }, /need the field "command"/],
-    ["a number", { arguments: '{"command": 5}' }, /need the field "command"/],
+    ["no command", { arguments: "{}" }, /"command" is missing/],
+    ["a number", { arguments: '{"command": 5}' }, /"command" must be a string/],
     ["an empty command", { command: "  " }, /is empty/],
     ["a NUL", { command: "echo \0" }, /NUL/],
     ["another tool", { name: "python", arguments: "{}" }, /no tool named "python"/],
@@ -236,6 +241,118 @@ describe("budgets and ends", () => {
     const { end, recorded } = await play([{ calls: [{ command: "echo ok" }, { arguments: '{"command": "ec' }], finishReason: "length" }, { content: "end" }]);
     expect(end.stopReason).toBe("finished");
     expect(recorded.commands.length).toBe(1);
+  });
+});
+
+describe("other setups", () => {
+  const call = (name: string, args: unknown): { readonly name: string; readonly arguments: string } => ({ name, arguments: JSON.stringify(args) });
+
+  it("works on files as the agent's user, below the working directory", async () => {
+    const { end, recorded } = await play(
+      [
+        { calls: [call("Write", { file_path: "notes/a b.txt", content: "one\ntwo\ntwo\n" }), call("Edit", { file_path: "notes/a b.txt", old_string: "two", new_string: "2" })] },
+        { calls: [call("Edit", { file_path: "notes/a b.txt", old_string: "two", new_string: "$& 2", replace_all: true }), call("Read", { file_path: "notes/a b.txt", offset: 2, limit: 1 })] },
+        { calls: [call("Grep", { pattern: "^o[n]e$", path: "notes" }), call("Grep", { pattern: "nothing like it" }), call("Bash", { command: "pwd; cat 'notes/a b.txt'" })] },
+        { calls: [call("Read", { file_path: "/nowhere" }), call("Read", { file_path: "/bin/sh" }), call("Write", { file_path: "/proc/x", content: "" })] },
+        { content: "Done." },
+      ],
+      { harness: "claude-like", context: { workdir: "/tmp" } },
+    );
+    expect(end).toMatchObject({ stopReason: "finished", turns: 5 });
+    const told = recorded.messages.filter(({ role }) => role === "tool").map(({ content }) => content as string);
+    expect(told.slice(0, 7)).toEqual([
+      "Wrote 12 bytes to notes/a b.txt.",
+      "Error: the text to replace occurs 2 times in notes/a b.txt; give more of what surrounds it, or ask for all.",
+      "Replaced 2 occurrences in notes/a b.txt.",
+      "     2\t$& 2\n[... 1 lines more]",
+      "/tmp/notes/a b.txt:1:one\n",
+      "Nothing matches.",
+      "Exit code: 0\n/tmp\none\n$& 2\n$& 2\n",
+    ]);
+    expect(told[7]).toMatch(/^Error: .*nowhere/);
+    expect(told[8]).toMatch(/^Error: .*no UTF-8 text/);
+    expect(told[9]).toMatch(/^Error: Exit code: [12]/);
+    expect(recorded.commands.map(({ command }) => command)).toContainEqual(["write", "notes/a b.txt"]);
+  });
+
+  it("is not let at files that its user may not read or write", async () => {
+    await sandbox.files.write("/tmp/root-only", "secret", { mode: 0o600 });
+    const { recorded } = await play([{ calls: [call("Read", { file_path: "/tmp/root-only" }), call("Write", { file_path: "/etc/passwd", content: "" }), call("Edit", { file_path: "/tmp/root-only", old_string: "s", new_string: "t" })] }, { content: "Done." }], {
+      harness: "claude-like",
+      context: { user: "65534:65534", workdir: "/tmp" },
+    });
+    const told = recorded.messages.filter(({ role }) => role === "tool").map(({ content }) => content as string);
+    for (const answer of told) expect(answer).toMatch(/^Error: /);
+    expect(recorded.text()).not.toContain("secret");
+  });
+
+  it("speaks text alone with models that have no tools", async () => {
+    const { end, requests, recorded } = await play([{ content: "Look:\n```bash\necho hi\n```" }, { content: "```bash\nls" }, { content: "All done." }], { harness: "fenced" });
+    expect(end).toMatchObject({ stopReason: "finished", turns: 3 });
+    expect(requests[0]?.body).not.toHaveProperty("tools");
+    expect(recorded.messages.map(({ role, content }) => [role, content]).slice(2)).toEqual([
+      ["assistant", "Look:\n```bash\necho hi\n```"],
+      ["user", "Exit code: 0\nhi\n"],
+      ["assistant", "```bash\nls"],
+      ["user", expect.stringContaining("not closed")],
+      ["assistant", "All done."],
+    ]);
+  });
+
+  it("draws a setup from the rollout's seed, and records it", async () => {
+    const shown = async (seed: string): Promise<unknown> => {
+      const { requests, recorded } = await play([{ content: "Done." }], { harness: "drawn", context: { seed } });
+      const [drawn] = recorded.drawn as [{ readonly faces: readonly { readonly name: string }[] }];
+      const tools = requests[0]?.body["tools"] as readonly { readonly function: { readonly name: string } }[];
+      expect(tools.map((tool) => tool.function.name)).toEqual(drawn.faces.map(({ name }) => name));
+      return drawn;
+    };
+    expect(await shown("a")).toEqual(await shown("a"));
+    expect(await shown("a")).not.toEqual(await shown("b"));
+  });
+
+  it("carries the same work out under every face", async () => {
+    for (const name of AGENT_NAMES.filter((candidate) => candidate !== "fenced")) {
+      const setup = name === "drawn" ? drawSetup("seed") : presetSetup(name);
+      const { end, recorded } = await play([{ calls: [dress(setup.faces, { tool: "shell", command: "echo under a face" })] }, { content: "Done." }], { harness: name });
+      expect([name, end.stopReason, recorded.messages.find(({ role }) => role === "tool")?.content]).toEqual([name, "finished", "Exit code: 0\nunder a face\n"]);
+    }
+  });
+
+  const overflow = { status: 400, raw: '{"error":{"message":"This model\'s maximum context length is 4096 tokens. However, you requested 5000."}}' } as const;
+  /** Five turns of work, then a conversation that no longer fits, once; a summary for whoever asks without tools. */
+  const growing = (): EngineScript => {
+    let full = false;
+    return ({ body, turn }) => {
+      if (!("tools" in body)) return { content: "Turns one to five were played; nothing else is left to do." };
+      if (turn < 5 && !full) return { calls: [{ command: `echo a long output of turn ${turn + 1}` }] };
+      if (full) return { content: "Done." };
+      full = true;
+      return overflow;
+    };
+  };
+
+  it("goes on with older outputs left out when the history no longer fits", async () => {
+    const { end, requests } = await play(growing(), { options: { history: "trim" } });
+    expect(end).toMatchObject({ stopReason: "finished", turns: 6 });
+    const sent = sentMessages(requests, requests.length - 1).filter(({ role }) => role === "tool").map(({ content }) => content);
+    expect(sent.slice(0, 2)).toEqual(["[output left out]", "[output left out]"]);
+    expect(sent[4]).toContain("turn 5");
+  });
+
+  it("goes on from a summary when the history no longer fits", async () => {
+    const { end, requests, recorded } = await play(growing(), { options: { history: "summarise" } });
+    expect(end).toMatchObject({ stopReason: "finished", turns: 6 });
+    expect(requests.at(-2)?.body).not.toHaveProperty("tools");
+    expect(sentMessages(requests, requests.length - 1).map(({ role }) => role)).toEqual(["system", "user"]);
+    expect(JSON.stringify(sentMessages(requests, requests.length - 1))).toContain("Turns one to five were played");
+    const { nodes } = buildTrace(recorded.calls, { turnOf });
+    expect(nodes.map(({ kind }) => kind)).toEqual(["main", "main", "main", "main", "main", "branch", "compaction", "main"]);
+  });
+
+  it("ends when no summary can be had", async () => {
+    const { end } = await play(() => overflow, { options: { history: "summarise" } });
+    expect(end.stopReason).toBe("context_overflow");
   });
 });
 

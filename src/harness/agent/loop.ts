@@ -1,0 +1,233 @@
+/**
+ * The loop: a model works on the task with the tools of a setup until it answers without calling one or a budget is used up.
+ *
+ * - The instruction is the first user message, byte for byte.
+ * - What the policy does wrong (bad arguments, unknown tools, endless commands) is answered, never thrown; what the machinery or the upstream does wrong is thrown.
+ * - Each call is in the log before its tool calls run; each command before the model sees its output.
+ * - The history only grows, except where the setup's history rule says otherwise: what the model said goes back as it came, so that the tokens of one call extend those of the
+ *   call before it. The one exception are tool arguments that are no JSON object, which chat templates cannot render: they go back wrapped as one.
+ */
+import { MwError } from "../../core/errors.ts";
+import { LIMITS } from "../../core/limits.ts";
+import { seededRandom } from "../../core/runtime.ts";
+import type { Call } from "../../gateway/call.ts";
+import { DEFAULT_SAMPLING, type Answer, type Message, type ToolCallBlock, type ToolDefinition, type TurnRequest } from "../../gateway/conversation.ts";
+import type { GatewaySession } from "../../gateway/session.ts";
+import type { HarnessContext, HarnessEnd } from "../harness.ts";
+import { callModel, type ModelCallResult } from "../model-call.ts";
+import { stopOfSignal, type Stop } from "../stop.ts";
+import { definitionOf, readCall, type ReadCall, type ToolFace } from "./face.ts";
+import { fencedCommand } from "./fenced.ts";
+import { Hands } from "./hands.ts";
+import { trimmed } from "./history.ts";
+import { recordOf, renderable, textOf } from "./messages.ts";
+import type { AgentSetup } from "./setup.ts";
+
+const SUMMARY_ORDER =
+  "The conversation is about to be cut off. Write down everything that is needed to carry the task through without it: what was asked, what was found, what was done, what is left. Answer with that text alone.";
+
+export class AgentLoop {
+  readonly #context: HarnessContext;
+  readonly #setup: AgentSetup;
+  readonly #retries: number;
+  readonly #random: () => number;
+  #messages: Message[] = [];
+  #conversationBytes = 0;
+  #turns = 0;
+  #promptTokens = 0;
+  #completionTokens = 0;
+  #modelMs = 0;
+  #toolMs = 0;
+
+  constructor(context: HarnessContext, setup: AgentSetup, retries: number) {
+    this.#context = context;
+    this.#setup = setup;
+    this.#retries = retries;
+    this.#random = seededRandom(`upstream:${context.seed}`);
+  }
+
+  async run(): Promise<HarnessEnd> {
+    try {
+      return this.#end(await this.#play());
+    } catch (error) {
+      // Whatever an abort interrupts rejects in its own way; the reason is the signal's.
+      if (this.#context.signal.aborted) return this.#end(stopOfSignal(this.#context.signal));
+      throw error;
+    }
+  }
+
+  async #play(): Promise<Stop> {
+    const { signal, budgets, session } = this.#context;
+    signal.throwIfAborted();
+    if (session === null) throw new MwError("usage", "The harness needs a model.", { fix: "Add --upstream URL and --model NAME." });
+    const hands = await Hands.open(this.#context);
+    const tools = this.#setup.protocol === "tools" ? this.#setup.faces.map((face) => this.#definition(face, hands.shellKind)) : [];
+    for (const message of this.#opening()) await this.#say(message);
+    while (this.#turns < budgets.turns) {
+      if (this.#conversationBytes > LIMITS.conversationBytes) return { stopReason: "context_overflow", detail: `The conversation is larger than ${LIMITS.conversationBytes} bytes.` };
+      const called = await this.#call(session, this.#messages, tools);
+      if (called.kind === "stop") {
+        if (called.stop.stopReason === "context_overflow" && (await this.#shorten(session))) continue;
+        return called.stop;
+      }
+      this.#turns++;
+      const stop = await this.#respond(hands, called);
+      if (stop !== null) return stop;
+      const { historyTokens } = this.#setup;
+      if (historyTokens !== null && (called.answer.usage?.promptTokens ?? 0) > historyTokens) await this.#shorten(session);
+    }
+    return { stopReason: "turns", detail: `The turn budget of ${budgets.turns} was used up.` };
+  }
+
+  #opening(summary?: string): readonly Message[] {
+    const { systemPrompt } = this.#setup;
+    const told: Message = { role: "user", content: [{ type: "text", text: this.#context.instruction }] };
+    const system: readonly Message[] = systemPrompt === null ? [] : [{ role: "system", name: "system", content: [{ type: "text", text: systemPrompt }] }];
+    return [...system, summary === undefined ? told : { ...told, content: [...told.content, { type: "text", text: `\n\nThis is what happened so far:\n${summary}` }] }];
+  }
+
+  #definition(face: ToolFace, kind: "bash" | "sh"): ToolDefinition {
+    const definition = definitionOf(face);
+    if (face.tool !== "shell") return definition;
+    const seconds = Math.round(this.#context.budgets.commandMs / 1000);
+    return { ...definition, description: `${definition.description} The shell is ${kind}. A command that takes longer than ${seconds} seconds is killed; start servers and other long work in the background.` };
+  }
+
+  async #call(session: GatewaySession, messages: readonly Message[], tools: readonly ToolDefinition[]): Promise<ModelCallResult> {
+    const { runtime, recorder, signal, budgets } = this.#context;
+    const startedAt = runtime.monotonic();
+    try {
+      const result = await callModel({ session, request: requestOf(messages, tools), retries: this.#retries, random: this.#random, runtime, signal, note: (text) => recorder.note(text) });
+      if (result.kind === "answer") {
+        const { usage } = result.answer;
+        this.#promptTokens += usage?.promptTokens ?? 0;
+        this.#completionTokens += usage?.completionTokens ?? 0;
+        if (usage === null && budgets.tokens !== null && this.#turns === 0) await recorder.note("The model server reports no token usage; the token budget cannot be enforced.");
+      }
+      return result;
+    } finally {
+      this.#modelMs += runtime.monotonic() - startedAt;
+    }
+  }
+
+  /** Puts the answer into the history and does what it asks for. Null: the work goes on. */
+  async #respond(hands: Hands, { answer, call }: { readonly answer: Answer; readonly call: Call }): Promise<Stop | null> {
+    const { protocol, keepReasoning } = this.#setup;
+    const kept = answer.blocks.filter((block) => block.type !== "reasoning" || keepReasoning);
+    await this.#say({ role: "assistant", content: kept.map((block) => (block.type === "tool_call" ? { ...block, arguments: renderable(block.arguments) } : block)) });
+    const calls = protocol === "tools" ? answer.blocks.filter((block) => block.type === "tool_call") : [];
+    const fenced = protocol === "tools" ? null : fencedCommand(textOf(answer.blocks));
+    const stop = stopOf(answer, call, calls.length > 0 || (fenced !== null && fenced.kind !== "none"));
+    if (stop !== null) return stop;
+    if (fenced === null) return await this.#answerCalls(hands, calls);
+    const text = await this.#carryOut(hands, fenced.kind === "command" ? { kind: "action", action: { tool: "shell", command: fenced.command } } : { kind: "invalid", why: fenced.kind === "invalid" ? fenced.why : "" });
+    await this.#say({ role: "user", content: [{ type: "text", text }] });
+    return null;
+  }
+
+  /** The tool calls of one answer, in order. */
+  async #answerCalls(hands: Hands, calls: readonly ToolCallBlock[]): Promise<Stop | null> {
+    for (const [index, call] of calls.entries()) {
+      const read: ReadCall =
+        index < LIMITS.toolCallsPerTurn ? readCall(this.#setup.faces, call) : { kind: "invalid", why: `At most ${LIMITS.toolCallsPerTurn} tool calls of one answer are carried out.` };
+      if (read.kind === "action" && read.action.tool === "finish") return { stopReason: "finished", detail: "The model said that it was done." };
+      const text = await this.#carryOut(hands, read);
+      await this.#say({ role: "tool", callId: call.id, name: call.name, content: [{ type: "text", text }], isError: false });
+    }
+    return null;
+  }
+
+  async #carryOut(hands: Hands, read: ReadCall): Promise<string> {
+    const { runtime, signal } = this.#context;
+    signal.throwIfAborted();
+    if (read.kind === "invalid") return `Error: ${read.why}`;
+    const startedAt = runtime.monotonic();
+    const text = await hands.act(read.action);
+    this.#toolMs += runtime.monotonic() - startedAt;
+    signal.throwIfAborted();
+    return text;
+  }
+
+  /** Makes the history shorter as the setup says. False: it cannot be. */
+  async #shorten(session: GatewaySession): Promise<boolean> {
+    switch (this.#setup.history) {
+      case "stop":
+        return false;
+      case "trim": {
+        const shorter = trimmed(this.#messages);
+        if (shorter === null) return false;
+        await this.#context.recorder.note("The history grew too long: older outputs are left out.");
+        this.#replace(shorter);
+        return true;
+      }
+      case "summarise":
+        return await this.#summarise(session);
+    }
+  }
+
+  async #summarise(session: GatewaySession): Promise<boolean> {
+    const order: Message = { role: "user", content: [{ type: "text", text: SUMMARY_ORDER }] };
+    // What was said last may be what made it too long.
+    for (const history of [this.#messages, trimmed(this.#messages), trimmed(this.#messages)?.slice(0, -2) ?? null]) {
+      if (history === null) continue;
+      const called = await this.#call(session, [...history, order], []);
+      if (called.kind === "stop") continue;
+      const summary = textOf(called.answer.blocks);
+      if (summary.trim() === "") return false;
+      await this.#context.recorder.note("The history grew too long: it goes on from a summary.");
+      this.#replace([]);
+      for (const message of this.#opening(summary)) await this.#say(message);
+      return true;
+    }
+    return false;
+  }
+
+  #replace(messages: readonly Message[]): void {
+    this.#messages = [...messages];
+    this.#conversationBytes = messages.reduce((sum, message) => sum + sizeOf(message), 0);
+  }
+
+  async #say(message: Message): Promise<void> {
+    this.#messages.push(message);
+    this.#conversationBytes += sizeOf(message);
+    await this.#context.recorder.message({ at: new Date(this.#context.runtime.now()).toISOString(), ...recordOf(message) });
+  }
+
+  #end(stop: Stop): HarnessEnd {
+    return { ...stop, turns: this.#turns, promptTokens: this.#promptTokens, completionTokens: this.#completionTokens, modelMs: this.#modelMs, toolMs: this.#toolMs };
+  }
+}
+
+function requestOf(messages: readonly Message[], tools: readonly ToolDefinition[]): TurnRequest {
+  return {
+    dialect: "openai-chat",
+    model: "",
+    messages: [...messages],
+    tools,
+    toolChoice: null,
+    parallelToolCalls: null,
+    sampling: DEFAULT_SAMPLING,
+    reasoning: null,
+    responseFormat: null,
+    logprobs: null,
+    stream: false,
+    streamUsage: false,
+    extra: {},
+    dropped: [],
+  };
+}
+
+/** Null when the answer asks for something to be done. */
+function stopOf({ finish, blocks }: Answer, { sampling }: Call, acts: boolean): Stop | null {
+  if (finish === "content_filter") return { stopReason: "refused", detail: "The model's answer was withheld by a content filter." };
+  if (acts) return null;
+  if (finish === "context") return { stopReason: "context_overflow", detail: "The answer ran into the end of the model's context." };
+  if (finish === "refusal" || blocks.some((block) => block.type === "refusal")) return { stopReason: "refused", detail: "The model refused." };
+  if (finish !== "length") return { stopReason: "finished", detail: "The model answered without a tool call." };
+  // Without a cap of ours, what cuts an answer is the end of the context.
+  return sampling.maxTokens !== null ? { stopReason: "tokens", detail: "An answer was cut at the token limit." } : { stopReason: "context_overflow", detail: "An answer was cut at the end of the model's context." };
+}
+
+function sizeOf(message: Message): number {
+  return Buffer.byteLength(JSON.stringify(message));
+}
