@@ -1,7 +1,7 @@
 /** What `mw run`, `mw resume` and `mw demo` share: progress, interrupts, the result and its exit code. */
 import { MwError } from "../core/errors.ts";
 import { LIMITS } from "../core/limits.ts";
-import { isAgentCli, makeHarness } from "../harness/index.ts";
+import { isAgent, isAgentCli, makeHarness } from "../harness/index.ts";
 import type { Harness } from "../harness/harness.ts";
 import type { RunController } from "../rollout/controller.ts";
 import { runDocument } from "../rollout/report.ts";
@@ -22,11 +22,12 @@ export interface ConductOptions {
 }
 
 /** A run may draw among several harnesses: each gets of the settings what is its own. */
-export function makeRunHarness(name: string, { script, harnessCommand, harnessUser }: HarnessSettings): Harness {
+export function makeRunHarness(name: string, { script, harnessCommand, harnessUser, agent }: HarnessSettings): Harness {
   return makeHarness(name, {
     ...(name === "script" && script !== null ? { script } : {}),
     ...(name === "generic" && harnessCommand !== null ? { command: harnessCommand } : {}),
     ...(isAgentCli(name) && harnessUser !== null ? { cli: { user: harnessUser } } : {}),
+    ...(isAgent(name) ? { agent } : {}),
   });
 }
 

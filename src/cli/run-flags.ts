@@ -1,9 +1,10 @@
 /** The flags of `mw run`. */
 import { buildCommand, type Command } from "@stricli/core";
+import { HISTORY_RULES, type HistoryRule } from "../harness/agent/setup.ts";
 import { SCRIPT_HELP } from "../harness/script.ts";
 import type { AppContext } from "./context.ts";
 import { SETTINGS, type SettingName, type SettingValue } from "./settings.ts";
-import { textParser } from "./parsers.ts";
+import { choiceParser, integerParser, textParser } from "./parsers.ts";
 
 type SettingFlag = Exclude<SettingName, never>;
 
@@ -11,6 +12,9 @@ export type RunFlags = { readonly [Name in SettingFlag]?: SettingValue<Name> } &
   readonly script?: string;
   readonly harnessCommand?: string;
   readonly harnessUser?: string;
+  readonly systemPrompt?: string;
+  readonly history?: HistoryRule;
+  readonly historyTokens?: number;
   readonly image?: string;
   readonly ignoreLimits: boolean;
   readonly keepWorkspace: boolean;
@@ -35,6 +39,15 @@ export const runCommand: Command<AppContext> = buildCommand<RunFlags, string[], 
       script: { kind: "parsed", parse: textParser, optional: true, placeholder: "file", brief: SCRIPT_HELP },
       harnessCommand: { kind: "parsed", parse: textParser, optional: true, placeholder: "command", brief: "what the generic harness runs, by the image's shell; the task is its input, the model where OPENAI_BASE_URL and the like say" },
       harnessUser: { kind: "parsed", parse: textParser, optional: true, placeholder: "user", brief: "user that runs agent CLIs, instead of the task's" },
+      systemPrompt: { kind: "parsed", parse: textParser, optional: true, placeholder: "file|none", brief: "system prompt of the white-box harnesses, instead of their own" },
+      history: {
+        kind: "parsed",
+        parse: choiceParser([...HISTORY_RULES]),
+        optional: true,
+        placeholder: HISTORY_RULES.join("|"),
+        brief: "what the white-box harnesses do when the conversation no longer fits the model: end, leave out older outputs, or go on from a summary",
+      },
+      historyTokens: { kind: "parsed", parse: integerParser(1, 2 ** 31 - 1), optional: true, placeholder: "n", brief: "apply --history already when a prompt has more tokens than this" },
       upstream: setting("upstream", "[kind=]url"),
       model: setting("model", "name"),
       apiKeyFile: setting("apiKeyFile", "file"),

@@ -59,6 +59,11 @@ export function makeHarness(name: string, options: HarnessOptions = {}): Harness
   }
 }
 
+/** Whether the harness is a white-box loop of ours, whose setup can be changed. */
+export function isAgent(name: string): boolean {
+  return (AGENT_NAMES as readonly string[]).includes(name);
+}
+
 /** Whether the harness is a program of others, run inside the sandbox. */
 export function isAgentCli(name: string): boolean {
   return name === "generic" || CLI_DESCRIPTORS.some((descriptor) => descriptor.name === name);

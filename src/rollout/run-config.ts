@@ -1,6 +1,7 @@
 /** The configuration of one run, as it stands in `run.json`: everything that decides what the run does, except secrets. */
 import { z } from "zod";
 import { MwError } from "../core/errors.ts";
+import { HISTORY_RULES } from "../harness/agent/setup.ts";
 import type { RunId } from "../core/ids.ts";
 import { OUTCOMES } from "../core/outcome.ts";
 import { readRunDocument } from "../store/run-directory.ts";
@@ -25,6 +26,10 @@ export const runConfigSchema = z.object({
   harnessCommand: z.string().nullable().default(null),
   /** User of agent CLIs, instead of the task's. */
   harnessUser: z.string().nullable().default(null),
+  /** Changes to the setups of the white-box harnesses; see `AgentOptions`. */
+  agent: z
+    .object({ systemPrompt: z.string().nullable().exactOptional(), history: z.enum(HISTORY_RULES).exactOptional(), historyTokens: count.exactOptional(), keepReasoning: z.boolean().exactOptional() })
+    .default({}),
   /** `url`: as given, with the kind where one was named. `requireTokens`: the run is to be trained on. */
   upstream: z.object({ url: z.string(), model: z.string(), sampling: z.record(z.string(), z.number()), requireTokens: z.boolean().default(false) }).nullable(),
   /** Where the upstream's key is read from at start and resume; the key itself is nowhere. */

@@ -5,6 +5,7 @@ import { newId, type RunId } from "../core/ids.ts";
 import { LIMITS } from "../core/limits.ts";
 import type { Runtime } from "../core/runtime.ts";
 import type { ImageBuilder } from "../build/builder.ts";
+import type { AgentOptions } from "../harness/agent/agent.ts";
 import type { Harness } from "../harness/harness.ts";
 import type { LocalImageStore } from "../image/store.ts";
 import { withoutUnenforceableLimits } from "../sandbox/lenient-backend.ts";
@@ -58,6 +59,8 @@ export interface HarnessSettings {
   readonly script: string | null;
   readonly harnessCommand: string | null;
   readonly harnessUser: string | null;
+  /** Changes to the setups of the white-box harnesses. */
+  readonly agent: AgentOptions;
 }
 
 export interface RunEnd {

@@ -59,6 +59,7 @@ async function attempt(context: AppContext, config: Config, flags: DemoFlags, ha
     script: null,
     harnessCommand: null,
     harnessUser: null,
+          agent: {},
     upstream: null,
     apiKeyFile: null,
     budgets: { turns: 1, tokens: null, commandMs: 600_000, outputBytes: 16 * 1024 },

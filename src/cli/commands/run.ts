@@ -1,9 +1,11 @@
 /** `mw run`: checks everything that was given, then runs it. */
+import { readFileSync } from "node:fs";
 import { join } from "node:path";
-import { MwError } from "../../core/errors.ts";
+import { messageOf, MwError } from "../../core/errors.ts";
 import { parseUpstreamSpec } from "../../gateway/upstreams/spec.ts";
 import { DEFAULT_OUTCOME_RULES } from "../../core/outcome.ts";
-import { isAgentCli } from "../../harness/index.ts";
+import { AGENT_NAMES } from "../../harness/agent/agent.ts";
+import { isAgent, isAgentCli } from "../../harness/index.ts";
 import { absoluteInput } from "../../rollout/inputs.ts";
 import { planOf, startRun, type NewRun } from "../../rollout/run.ts";
 import type { Config } from "../config.ts";
@@ -49,6 +51,7 @@ function newRun(context: AppContext, config: Config, flags: RunFlags, tasks: rea
     script: flags.script === undefined ? null : absoluteInput(context.cwd, flags.script),
     harnessCommand: flags.harnessCommand ?? null,
     harnessUser: flags.harnessUser ?? null,
+    agent: agentOptions(context, flags, harnesses),
     upstream: upstreamOf(config, flags.requireTokens),
     apiKeyFile: config.get("apiKeyFile"),
     budgets: { turns: config.get("maxTurns") ?? 100, tokens: config.get("tokenBudget"), commandMs: config.get("commandTimeout") ?? 300_000, outputBytes: 16 * 1024 },
@@ -61,6 +64,25 @@ function newRun(context: AppContext, config: Config, flags: RunFlags, tasks: rea
     durability: config.get("durability") ?? "process",
     rules: DEFAULT_OUTCOME_RULES,
   };
+}
+
+function agentOptions({ cwd }: AppContext, { systemPrompt, history, historyTokens }: RunFlags, harnesses: readonly string[]): NewRun["agent"] {
+  const given = Object.entries({ "--system-prompt": systemPrompt, "--history": history, "--history-tokens": historyTokens }).find(([, value]) => value !== undefined);
+  if (given !== undefined && !harnesses.some(isAgent)) throw new MwError("usage", `${given[0]} is given, but no harness that has it`, { fix: `leave it out, or name a white-box harness with --harness (${AGENT_NAMES.join(", ")})` });
+  if (historyTokens !== undefined && history === undefined) throw new MwError("usage", "--history-tokens says when, but not what is to be done", { fix: "add --history trim or --history summarise" });
+  return {
+    ...(systemPrompt === undefined ? {} : { systemPrompt: systemPrompt === "none" ? null : readPrompt(absoluteInput(cwd, systemPrompt)) }),
+    ...(history === undefined ? {} : { history }),
+    ...(historyTokens === undefined ? {} : { historyTokens }),
+  };
+}
+
+function readPrompt(path: string): string {
+  try {
+    return readFileSync(path, "utf8");
+  } catch (error) {
+    throw new MwError("invalid_input", `cannot read the system prompt: ${messageOf(error)}`, { fix: "give --system-prompt a readable file, or none", cause: error });
+  }
 }
 
 /** A reference that means the same from any working directory. */

@@ -9,7 +9,8 @@ import { PRESETS, type PresetName } from "./presets.ts";
  * What happens when the history no longer fits the model:
  * `stop` the agent ends; `trim` outputs older than the last few turns are left out; `summarise` the model writes a summary and goes on from it.
  */
-export type HistoryRule = "stop" | "trim" | "summarise";
+export const HISTORY_RULES = ["stop", "trim", "summarise"] as const;
+export type HistoryRule = (typeof HISTORY_RULES)[number];
 
 /** `tools`: calls in the API's own form. `fenced`: one shell command in a fenced block of the answer's text, for models without tool calls. */
 export type Protocol = "tools" | "fenced";
