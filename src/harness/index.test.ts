@@ -36,17 +36,20 @@ async function script(text: string | Buffer): Promise<Harness> {
 
 describe("the registry", () => {
   it("makes each harness by its name", () => {
-    expect(HARNESS_NAMES).toEqual(["nop", "oracle", "script", "bash", "generic", "claude-code", "codex", "gemini-cli", "qwen-code", "opencode", "pi", "continue", "mini-swe-agent"]);
-    for (const name of HARNESS_NAMES.slice(5)) expect(makeHarness(name)).toMatchObject({ name, needsModel: true, settings: { user: null } });
+    const clis = ["claude-code", "codex", "gemini-cli", "qwen-code", "opencode", "pi", "continue", "mini-swe-agent"];
+    const agents = ["bash", "claude-like", "codex-like", "gemini-like", "opencode-like", "fenced", "drawn"];
+    expect(HARNESS_NAMES).toEqual(["nop", "oracle", "script", ...agents, "generic", ...clis]);
+    for (const name of clis) expect(makeHarness(name)).toMatchObject({ name, needsModel: true, settings: { user: null } });
     expect(makeHarness("generic", { command: "true", cli: { user: "agent" } })).toMatchObject({ name: "generic", settings: { user: "agent" } });
-    for (const name of ["nop", "oracle", "bash"]) expect(makeHarness(name)).toMatchObject({ name, version: "1", needsModel: name === "bash" });
+    for (const name of ["nop", "oracle"]) expect(makeHarness(name)).toMatchObject({ name, version: "1", needsModel: false });
+    for (const name of agents) expect(makeHarness(name, { agent: { history: "trim" } })).toMatchObject({ name, version: "3", needsModel: true, settings: { history: "trim", retries: 5 } });
   });
 
   it.each([
     ["bsh", "Did you mean bash?"],
     ["Oracel", "Did you mean oracle?"],
     ["noop", "Did you mean nop?"],
-    ["claude", "The harnesses are nop, oracle, script, bash, generic, claude-code"],
+    ["claude", "The harnesses are nop, oracle, script, bash, claude-like"],
     ["cladue-code", "Did you mean claude-code?"],
     ["", "The harnesses are"],
   ])("refuses %j and helps", (name, fix) => {

@@ -114,7 +114,7 @@ export class AgentLoop {
   async #respond(hands: Hands, { answer, call }: { readonly answer: Answer; readonly call: Call }): Promise<Stop | null> {
     const { protocol, keepReasoning } = this.#setup;
     const kept = answer.blocks.filter((block) => block.type !== "reasoning" || keepReasoning);
-    await this.#say({ role: "assistant", content: kept.map((block) => (block.type === "tool_call" ? { ...block, arguments: renderable(block.arguments) } : block)) });
+    await this.#say({ role: "assistant", content: kept.map(renderable) });
     const calls = protocol === "tools" ? answer.blocks.filter((block) => block.type === "tool_call") : [];
     const fenced = protocol === "tools" ? null : fencedCommand(textOf(answer.blocks));
     const stop = stopOf(answer, call, calls.length > 0 || (fenced !== null && fenced.kind !== "none"));

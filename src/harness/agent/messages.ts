@@ -16,7 +16,11 @@ export function textOf(content: readonly (AnswerBlock | ImageBlock)[]): string {
 }
 
 /** Chat templates parse the arguments of past tool calls as a JSON object, and servers fail the whole request when one is not. */
-export function renderable(text: string): string {
+export function renderable(block: AnswerBlock): AnswerBlock {
+  return block.type === "tool_call" ? { ...block, arguments: asObject(block.arguments) } : block;
+}
+
+function asObject(text: string): string {
   try {
     const value: unknown = JSON.parse(text);
     if (typeof value === "object" && value !== null && !Array.isArray(value)) return text;
