@@ -42,7 +42,7 @@ describe("the registry", () => {
     for (const name of clis) expect(makeHarness(name)).toMatchObject({ name, needsModel: true, settings: { user: null } });
     expect(makeHarness("generic", { command: "true", cli: { user: "agent" } })).toMatchObject({ name: "generic", settings: { user: "agent" } });
     for (const name of ["nop", "oracle"]) expect(makeHarness(name)).toMatchObject({ name, version: "1", needsModel: false });
-    for (const name of agents) expect(makeHarness(name, { agent: { history: "trim" } })).toMatchObject({ name, version: "3", needsModel: true, settings: { history: "trim", retries: 5 } });
+    for (const name of agents) expect(makeHarness(name, { agent: { history: "trim" } })).toMatchObject({ name, version: "1", needsModel: true, settings: { history: "trim", retries: 5 } });
   });
 
   it.each([

@@ -27,7 +27,7 @@ export function agent(name: AgentName, options: AgentOptions = {}): Harness {
   const fixed = name === "drawn" ? null : { ...setupOf(name), ...changes };
   return {
     name,
-    version: "3",
+    version: "1",
     needsModel: true,
     settings: { retries, ...(fixed ?? { drawn: true, ...changes }) },
     run: async (context) => {
