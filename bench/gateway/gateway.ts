@@ -65,7 +65,7 @@ async function highLoad(engine: string, gateway: GatewayProcess, rows: Row[], ra
   const direct = new Client([plain(engine)], STREAMS);
   const through = new Client(await gateway.open(engine, STREAMS), STREAMS);
   const gated = (worker: number): Promise<Timed> => through.call(chatRequest({ stream: false, capture: false }), false, worker);
-  await pump(total / 4, STREAMS, gated);
+  await pump(2_000, STREAMS, gated);
   rows.push(row(`whole answer, ${STREAMS} at a time: direct`, await totals(pump(total, STREAMS, () => direct.call(chatRequest({ stream: false, capture: true }), false))), "without the gateway"));
   const before = await gateway.usage();
   const begun = performance.now();

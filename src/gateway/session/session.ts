@@ -254,9 +254,9 @@ export class Session implements GatewaySession {
   #startDeadline(exchange: Exchange): AbortController {
     const over = new AbortController();
     const left = this.#budget.timeLeftMs;
-    const failure = left !== null && left < LIMITS.modelCallMs ? new GatewayFailure("budget", "This session's time is used up.") : new GatewayFailure("timeout", `The model did not finish its answer within ${LIMITS.modelCallMs / 1000} s.`);
+    const budget = left !== null && left < LIMITS.modelCallMs;
     this.#around.runtime.sleep(Math.min(left ?? Infinity, LIMITS.modelCallMs), over.signal).then(
-      () => exchange.abort.abort(failure),
+      () => exchange.abort.abort(budget ? new GatewayFailure("budget", "This session's time is used up.") : new GatewayFailure("timeout", `The model did not finish its answer within ${LIMITS.modelCallMs / 1000} s.`)),
       () => undefined,
     );
     return over;

@@ -33,7 +33,7 @@ function isKind(kind: string): kind is UpstreamKind {
 }
 
 /** The base URL without a trailing slash. */
-export function parseUpstreamUrl(text: string, origin: string): string {
+function parseUpstreamUrl(text: string, origin: string): string {
   const fix = "give the base URL of the server, such as http://127.0.0.1:8000/v1, or a kind and the URL: vllm=http://127.0.0.1:8000";
   const refuse = (why: string): MwError => new MwError("usage", `${origin}: the upstream ${JSON.stringify(hideSecrets(text))} ${why}`, { fix });
   let url: URL;

@@ -1,8 +1,8 @@
 /**
  * What is asked of a server beyond what the harness asked, and what it turns out to refuse.
  *
- * No server says which fields it knows. All are asked for at first; a refusal that names some takes those away, any other refusal takes a whole step. What an accepted
- * request went without is remembered for the model, and from then on a refusal is the request's own fault.
+ * No server says which fields it knows. All are asked for at first; a refusal that names some takes those away, any other refusal takes a whole step. What a request went
+ * without that was accepted in the end is remembered for the model, and so is what it had: of that, no later refusal can be the fault.
  */
 import type { UpstreamKind } from "../spec.ts";
 
@@ -24,6 +24,8 @@ type OptionalField = (typeof OPTIONAL_FIELDS)[number];
 export interface ChatAsks {
   readonly fields: ReadonlySet<OptionalField>;
   readonly maxTokensField: "max_tokens" | "max_completion_tokens";
+  /** Fields that accepted requests had. */
+  readonly proven: ReadonlySet<string>;
 }
 
 /** vLLM and SGLang spell the same wishes differently; where nothing is known of a server, both are tried. */
@@ -41,15 +43,21 @@ const STEPS: readonly (readonly OptionalField[])[] = [
 ];
 
 export function firstAsks(kind: UpstreamKind): ChatAsks {
-  return { fields: new Set(FIELDS_OF_KIND[kind]), maxTokensField: "max_tokens" };
+  return { fields: new Set(FIELDS_OF_KIND[kind]), maxTokensField: "max_tokens", proven: new Set() };
+}
+
+/** After `body` was accepted. */
+export function provenAsks(asks: ChatAsks, body: Readonly<Record<string, unknown>>): ChatAsks {
+  const news = [...OPTIONAL_FIELDS, "max_tokens"].filter((field) => field in body && !asks.proven.has(field));
+  return news.length === 0 ? asks : { ...asks, proven: new Set([...asks.proven, ...news]) };
 }
 
 /** What to try after a refusal of `body`; null when nothing can be given up any more. `given` says what was, for the record. */
 export function fewerAsks(asks: ChatAsks, body: Readonly<Record<string, unknown>>, refusal: string): { readonly asks: ChatAsks; readonly given: string } | null {
-  if (asks.maxTokensField === "max_tokens" && "max_tokens" in body && refusal.includes("max_completion_tokens")) {
+  if ("max_tokens" in body && !asks.proven.has("max_tokens") && refusal.includes("max_completion_tokens")) {
     return { asks: { ...asks, maxTokensField: "max_completion_tokens" }, given: "max_tokens, for max_completion_tokens" };
   }
-  const sent = OPTIONAL_FIELDS.filter((field) => asks.fields.has(field) && field in body);
+  const sent = OPTIONAL_FIELDS.filter((field) => asks.fields.has(field) && field in body && !asks.proven.has(field));
   const named = sent.filter((field) => new RegExp(`\\b${field}\\b`).test(refusal));
   const dropped = named.length > 0 ? named : (STEPS.map((step) => step.filter((field) => sent.includes(field))).find((step) => step.length > 0) ?? []);
   if (dropped.length === 0) return null;

@@ -120,6 +120,26 @@ describe("servers with a mind of their own", () => {
     expect(engine.requests.length).toBe(2);
   });
 
+  it("may learn only later what they do not know", async () => {
+    const { upstream, engine } = await serve(({ body }) => ("reasoning_effort" in body ? { status: 400, raw: '{"error":{"message":"bad request"}}' } : { content: words }));
+    await generate(upstream, turn());
+    const request = turn({ reasoning: { enabled: null, effort: "high", budgetTokens: null } });
+    const { tokens, notes } = await generate(upstream, request);
+    expect(tokens?.completionIds).toEqual(engine.samples[1]?.completionIds);
+    expect(notes).toEqual([expect.stringContaining("without reasoning_effort")]);
+    expect((await generate(upstream, request)).notes).toEqual([]);
+    expect(engine.requests.length).toBe(4);
+  });
+
+  it("sample what is no text: its tokens are exact all the same", async () => {
+    const { upstream, engine } = await serve(() => ({ randomTokens: 300 }));
+    for (const stream of [false, true]) {
+      const { tokens, answer } = await generate(upstream, turn({ stream }));
+      expect(tokens).toMatchObject(engine.samples.at(-1) ?? {});
+      expect(answer.blocks).toMatchObject([{ type: "text", text: expect.stringContaining("\uFFFD") as string }]);
+    }
+  });
+
   it("know the limit by its newer name alone", async () => {
     const { upstream, engine } = await serve((request) =>
       "max_tokens" in request.body ? { status: 400, raw: `{"error":{"message":"Unsupported parameter: 'max_tokens' is not supported with this model. Use 'max_completion_tokens' instead."}}` } : { content: words },

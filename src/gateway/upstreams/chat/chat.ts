@@ -8,7 +8,7 @@ import { jsonOrNull, ModelServer, type Asked, type ModelServerOptions } from "..
 import { probeRequest } from "../probe-request.ts";
 import type { UpstreamSpec } from "../spec.ts";
 import type { GenerateJob, Generation, Upstream, UpstreamFacts } from "../upstream.ts";
-import { fewerAsks, firstAsks, type ChatAsks } from "./asks.ts";
+import { fewerAsks, firstAsks, provenAsks, type ChatAsks } from "./asks.ts";
 import { chatMessages, type ReasoningField } from "./messages.ts";
 import { ChatReader, type ChatAnswer } from "./read.ts";
 import { chatBody } from "./request.ts";
@@ -17,8 +17,8 @@ import { wireTools } from "../tool-names.ts";
 
 /** What is known of one model on the server. */
 interface ModelMemory {
-  /** By whether the answer is streamed: what is asked, and whether a request with it was accepted. */
-  readonly asks: Record<"whole" | "stream", { asks: ChatAsks; accepted: boolean }>;
+  /** By whether the answer is streamed. */
+  readonly asks: Record<"whole" | "stream", ChatAsks>;
   contextTokens: number | null;
   /** Streams of this server come without token ids, whole answers with them: ask for whole ones. */
   wholeOnly: boolean;
@@ -45,9 +45,9 @@ export class ChatUpstream implements Upstream {
   /** Tries until the server takes the request: with fewer wishes, with a limit that fits, or over a new connection. */
   async #generate(job: GenerateJob, stream: boolean): Promise<ChatAnswer> {
     const memory = this.#memory(job.request.model);
-    const learnt = memory.asks[stream ? "stream" : "whole"];
+    const form = stream ? "stream" : "whole";
     const notes: string[] = [];
-    let { asks } = learnt;
+    let asks = memory.asks[form];
     let maxTokens = this.#sensibleLimit(job.request.sampling.maxTokens, memory);
     let reconnected = false;
     for (let attempt = 0; ; attempt++) {
@@ -55,8 +55,7 @@ export class ChatUpstream implements Upstream {
       const body = chatBody(job.request, { asks, stream, requestId, reasoningField: this.#reasoningField, maxTokens });
       const result = await this.#call(job, body, requestId, maxTokens);
       if (result.kind === "answer") {
-        learnt.asks = asks;
-        learnt.accepted = true;
+        memory.asks[form] = provenAsks(asks, body);
         return { ...result.answer, notes: [...notes, ...result.answer.notes] };
       }
       if (result.kind === "reset" && !reconnected) {
@@ -72,7 +71,7 @@ export class ChatUpstream implements Upstream {
         continue;
       }
       const { upstreamStatus } = failure.details;
-      const fewer = failure.kind === "refused_by_upstream" && (upstreamStatus === 400 || upstreamStatus === 422) && !learnt.accepted ? fewerAsks(asks, body, result.text) : null;
+      const fewer = failure.kind === "refused_by_upstream" && (upstreamStatus === 400 || upstreamStatus === 422) ? fewerAsks(asks, body, result.text) : null;
       if (fewer === null) throw failure;
       notes.push(`The model server refused a request (${failure.message}); asked again without ${fewer.given}.`);
       asks = fewer.asks;
@@ -150,7 +149,7 @@ export class ChatUpstream implements Upstream {
     let memory = this.#models.get(model);
     if (memory === undefined) {
       const asks = firstAsks(this.#server.spec.kind);
-      memory = { asks: { whole: { asks, accepted: false }, stream: { asks, accepted: false } }, contextTokens: null, wholeOnly: false, facts: null };
+      memory = { asks: { whole: asks, stream: asks }, contextTokens: null, wholeOnly: false, facts: null };
       this.#models.set(model, memory);
     }
     return memory;
