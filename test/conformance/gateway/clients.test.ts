@@ -1,0 +1,99 @@
+/** The vendors' own clients through the gateway, against each kind of model server: the same conversation in every dialect, streamed and whole, with its exact tokens in the log. */
+import { afterEach, describe, expect, it } from "vitest";
+import { openUpstream } from "../../../src/gateway/upstreams/open.ts";
+import { parseUpstreamSpec } from "../../../src/gateway/upstreams/spec.ts";
+import type { Call, GatewaySession } from "../../../src/gateway/index.ts";
+import { DIALOGUES, type Dialogue } from "../../support/dialogues.ts";
+import { startEngine, type Engine, type EngineOptions, type EngineScript } from "../../support/engine/index.ts";
+import { openBench } from "../../support/gateway.ts";
+
+const closers: (() => Promise<void>)[] = [];
+afterEach(async () => {
+  for (const close of closers.splice(0).toReversed()) await close();
+});
+
+interface Served {
+  readonly engine: Engine;
+  readonly session: GatewaySession;
+  dialogue(prompt?: string): Dialogue;
+  calls(): Promise<readonly Call[]>;
+}
+
+async function serve(dialect: keyof typeof DIALOGUES, script: EngineScript, { purpose = "train", ...options }: EngineOptions & { readonly purpose?: "train" | "evaluate" } = {}): Promise<Served> {
+  const engine = await startEngine(script, options);
+  const upstream = openUpstream(parseUpstreamSpec(`${options.flavour ?? "vllm"}=${engine.root}`, "test"), { apiKey: null });
+  const bench = await openBench();
+  closers.push(() => engine.close(), () => upstream.close(), () => bench.close());
+  const { session, calls } = await bench.open(() => Promise.reject(new Error("the engine answers")), { upstream, model: "test-model", purpose });
+  return { engine, session, calls, dialogue: (prompt = "What is in the directory?") => DIALOGUES[dialect](`${bench.url}${session.path}`, session.token, prompt) };
+}
+
+const DIALECTS = Object.keys(DIALOGUES) as (keyof typeof DIALOGUES)[];
+const SCRIPT: EngineScript = [
+  { reasoning: "Look first.", content: "I look. ", calls: [{ command: "ls -la" }, { name: "now", arguments: "" }] },
+  { reasoning: "That is all.", content: "Two files: é, 北京 😀." },
+];
+
+describe.each(DIALECTS)("%s", (dialect) => {
+  describe.each([
+    { flavour: "vllm", level: "tokens" },
+    { flavour: "sglang", level: "tokens" },
+    { flavour: "vllm", level: "logprobs" },
+    { flavour: "openai", level: "text" },
+  ] as const)("with $flavour that gives $level", ({ flavour, level }) => {
+    it.each([false, true])("holds a conversation with tools, streamed: %s", async (stream) => {
+      const { engine, dialogue, calls } = await serve(dialect, SCRIPT, { flavour, level, drift: 0.2, purpose: level === "tokens" ? "train" : "evaluate" });
+      const probes = engine.samples.length;
+      const talk = dialogue();
+      const first = await talk.ask(stream);
+      expect(first).toMatchObject({ text: "I look. ", reasoning: "Look first." });
+      expect(first.calls.map(({ name, args }) => ({ name, args }))).toEqual([
+        { name: "bash", args: { command: "ls -la" } },
+        { name: "now", args: {} },
+      ]);
+      expect(new Set(first.calls.map(({ id }) => id)).size).toBe(2);
+      talk.results({ [first.calls[0]?.id ?? ""]: "a\nb", [first.calls[1]?.id ?? ""]: "noon" });
+      expect(await talk.ask(stream)).toMatchObject({ text: "Two files: é, 北京 😀.", reasoning: "That is all.", calls: [], tokens: engine.samples.at(-1)?.completionIds.length });
+      // What the model was shown the second time.
+      const { messages } = (engine.requests.at(-1)?.body ?? {}) as { readonly messages: readonly Record<string, unknown>[] };
+      expect(messages.map(({ role }) => role)).toEqual(["system", "user", "assistant", "tool", "tool"]);
+      expect(messages[2]).toMatchObject({ content: "I look. ", [flavour === "vllm" ? "reasoning" : "reasoning_content"]: "Look first." });
+      expect(messages.slice(3).map(({ content }) => content)).toEqual(["a\nb", "noon"]);
+      const logged = await calls();
+      expect(logged.map(({ status, capture }) => ({ status, capture }))).toEqual([1, 2].map(() => ({ status: "complete", capture: level })));
+      const samples = engine.samples.slice(probes);
+      expect(logged.map(({ tokens }) => (tokens === null ? null : { promptIds: [...tokens.promptIds], completionIds: [...tokens.completionIds], logprobs: tokens.logprobs }))).toEqual(level === "tokens" ? samples : samples.map(() => null));
+    });
+  });
+
+  it.each([false, true])("comes through failures that its client tries again, and samples once, streamed: %s", async (stream) => {
+    let calls = 0;
+    const { engine, dialogue } = await serve(dialect, (request) => {
+      if (request.body["max_tokens"] === 1) return { content: "probe" };
+      calls++;
+      return calls === 1 ? { status: 503, raw: "", headers: { "retry-after": "0" } } : { content: "fine" };
+    });
+    const before = engine.samples.length;
+    expect((await dialogue().ask(stream)).text).toBe("fine");
+    expect(engine.samples.length).toBe(before + 1);
+  });
+
+  it.each([false, true])("tells its client of the end of the context, streamed: %s", async (stream) => {
+    const { dialogue } = await serve(dialect, [{ content: "x" }], { contextTokens: 300 });
+    await expect(dialogue("word ".repeat(1_000)).ask(stream)).rejects.toMatchObject({ status: 400 });
+  });
+
+  it("never lets its client take a broken stream for an answer", async () => {
+    const { dialogue, calls } = await serve(dialect, ({ body }) => (body["max_tokens"] === 1 ? { content: "probe" } : { content: "one two three four five six", breakOff: "body" }));
+    await expect(dialogue().ask(true)).rejects.toBeInstanceOf(Error);
+    const logged = await calls();
+    expect(logged.length).toBeGreaterThan(0);
+    for (const { status, failure, tokens } of logged) expect({ status, failure, tokens }).toMatchObject({ status: "incomplete", failure: { kind: "truncated" }, tokens: null });
+  });
+});
+
+describe("a session for training", () => {
+  it.each(["text", "logprobs"] as const)("is refused on a server that gives %s, with the reason", async (level) => {
+    await expect(serve("openai-chat", [{ content: "x" }], { level })).rejects.toMatchObject({ code: "unsupported", message: expect.stringContaining("0.10.2") as string });
+  });
+});
