@@ -1,10 +1,12 @@
 /** The vendors' own clients through the gateway, against each kind of model server: the same conversation in every dialect, streamed and whole, with its exact tokens in the log. */
 import { afterEach, describe, expect, it } from "vitest";
+import { Renderer } from "../../../src/gateway/render/renderer.ts";
 import { openUpstream } from "../../../src/gateway/upstreams/open.ts";
 import { parseUpstreamSpec } from "../../../src/gateway/upstreams/spec.ts";
 import type { Call, GatewaySession } from "../../../src/gateway/index.ts";
 import { DIALOGUES, type Dialogue } from "../../support/dialogues.ts";
 import { startEngine, type Engine, type EngineOptions, type EngineScript } from "../../support/engine/index.ts";
+import { MODEL_DIRECTORY } from "../../support/engine/tokenizer.ts";
 import { openBench } from "../../support/gateway.ts";
 
 const closers: (() => Promise<void>)[] = [];
@@ -19,9 +21,15 @@ interface Served {
   calls(): Promise<readonly Call[]>;
 }
 
-async function serve(dialect: keyof typeof DIALOGUES, script: EngineScript, { purpose = "train", ...options }: EngineOptions & { readonly purpose?: "train" | "evaluate" } = {}): Promise<Served> {
+interface ServeOptions extends EngineOptions {
+  readonly purpose?: "train" | "evaluate";
+  /** The gateway renders prompts itself and sends token ids. */
+  readonly tokensIn?: boolean;
+}
+
+async function serve(dialect: keyof typeof DIALOGUES, script: EngineScript, { purpose = "train", tokensIn = false, ...options }: ServeOptions = {}): Promise<Served> {
   const engine = await startEngine(script, options);
-  const upstream = openUpstream(parseUpstreamSpec(`${options.flavour ?? "vllm"}=${engine.root}`, "test"), { apiKey: null });
+  const upstream = openUpstream(parseUpstreamSpec(`${options.flavour ?? "vllm"}=${engine.root}`, "test"), { apiKey: null, ...(tokensIn ? { renderer: await Renderer.load(MODEL_DIRECTORY) } : {}) });
   const bench = await openBench();
   closers.push(() => engine.close(), () => upstream.close(), () => bench.close());
   const { session, calls } = await bench.open(() => Promise.reject(new Error("the engine answers")), { upstream, model: "test-model", purpose });
@@ -33,20 +41,24 @@ const SCRIPT: EngineScript = [
   { reasoning: "Look first.", content: "I look. ", calls: [{ command: "ls -la" }, { name: "now", arguments: "" }] },
   { reasoning: "That is all.", content: "Two files: é, 北京 😀." },
 ];
+/** In the model's own words, which end a text before a call and always spell arguments. */
+const SPELLED: EngineScript = [{ reasoning: "Look first.", content: "I look.", calls: [{ command: "ls -la" }, { name: "now", arguments: "{}" }] }, ...SCRIPT.slice(1)];
 
 describe.each(DIALECTS)("%s", (dialect) => {
   describe.each([
-    { flavour: "vllm", level: "tokens" },
-    { flavour: "sglang", level: "tokens" },
-    { flavour: "vllm", level: "logprobs" },
-    { flavour: "openai", level: "text" },
-  ] as const)("with $flavour that gives $level", ({ flavour, level }) => {
+    { flavour: "vllm", level: "tokens", tokensIn: false },
+    { flavour: "vllm", level: "tokens", tokensIn: true },
+    { flavour: "sglang", level: "tokens", tokensIn: false },
+    { flavour: "sglang", level: "tokens", tokensIn: true },
+    { flavour: "vllm", level: "logprobs", tokensIn: false },
+    { flavour: "openai", level: "text", tokensIn: false },
+  ] as const)("with $flavour that gives $level, and takes them: $tokensIn", ({ flavour, level, tokensIn }) => {
     it.each([false, true])("holds a conversation with tools, streamed: %s", async (stream) => {
-      const { engine, dialogue, calls } = await serve(dialect, SCRIPT, { flavour, level, drift: 0.2, purpose: level === "tokens" ? "train" : "evaluate" });
+      const { engine, dialogue, calls } = await serve(dialect, tokensIn ? SPELLED : SCRIPT, { flavour, level, tokensIn, drift: 0.2, purpose: level === "tokens" ? "train" : "evaluate" });
       const probes = engine.samples.length;
       const talk = dialogue();
       const first = await talk.ask(stream);
-      expect(first).toMatchObject({ text: "I look. ", reasoning: "Look first." });
+      expect(first).toMatchObject({ text: tokensIn ? "I look." : "I look. ", reasoning: "Look first." });
       expect(first.calls.map(({ name, args }) => ({ name, args }))).toEqual([
         { name: "bash", args: { command: "ls -la" } },
         { name: "now", args: {} },
@@ -54,14 +66,15 @@ describe.each(DIALECTS)("%s", (dialect) => {
       expect(new Set(first.calls.map(({ id }) => id)).size).toBe(2);
       talk.results({ [first.calls[0]?.id ?? ""]: "a\nb", [first.calls[1]?.id ?? ""]: "noon" });
       expect(await talk.ask(stream)).toMatchObject({ text: "Two files: é, 北京 😀.", reasoning: "That is all.", calls: [], tokens: engine.samples.at(-1)?.completionIds.length });
-      // What the model was shown the second time.
-      const { messages } = (engine.requests.at(-1)?.body ?? {}) as { readonly messages: readonly Record<string, unknown>[] };
-      expect(messages.map(({ role }) => role)).toEqual(["system", "user", "assistant", "tool", "tool"]);
-      expect(messages[2]).toMatchObject({ content: "I look. ", [flavour === "vllm" ? "reasoning" : "reasoning_content"]: "Look first." });
-      expect(messages.slice(3).map(({ content }) => content)).toEqual(["a\nb", "noon"]);
+      const samples = engine.samples.slice(probes);
+      // What the model was shown the second time: by ids exactly what it said, else in its template's words.
+      const said = [...(samples[0]?.promptIds ?? []), ...(samples[0]?.completionIds ?? [])];
+      if (tokensIn) expect(samples[1]?.promptIds.slice(0, said.length)).toEqual(said);
+      const { messages } = (engine.requests.at(-1)?.body ?? {}) as { readonly messages?: readonly Record<string, unknown>[] };
+      if (messages !== undefined) expectShown(messages, flavour === "vllm" ? "reasoning" : "reasoning_content");
+      expect(messages === undefined).toBe(tokensIn);
       const logged = await calls();
       expect(logged.map(({ status, capture }) => ({ status, capture }))).toEqual([1, 2].map(() => ({ status: "complete", capture: level })));
-      const samples = engine.samples.slice(probes);
       expect(logged.map(({ tokens }) => (tokens === null ? null : { promptIds: [...tokens.promptIds], completionIds: [...tokens.completionIds], logprobs: tokens.logprobs }))).toEqual(level === "tokens" ? samples : samples.map(() => null));
     });
   });
@@ -91,6 +104,12 @@ describe.each(DIALECTS)("%s", (dialect) => {
     for (const { status, failure, tokens } of logged) expect({ status, failure, tokens }).toMatchObject({ status: "incomplete", failure: { kind: "truncated" }, tokens: null });
   });
 });
+
+function expectShown(messages: readonly Record<string, unknown>[], reasoningField: string): void {
+  expect(messages.map(({ role }) => role)).toEqual(["system", "user", "assistant", "tool", "tool"]);
+  expect(messages[2]).toMatchObject({ content: "I look. ", [reasoningField]: "Look first." });
+  expect(messages.slice(3).map(({ content }) => content)).toEqual(["a\nb", "noon"]);
+}
 
 describe("a session for training", () => {
   it.each(["text", "logprobs"] as const)("is refused on a server that gives %s, with the reason", async (level) => {

@@ -56,6 +56,13 @@ test("what is unknown at the top is passed on, what has no effect is listed", ()
 });
 
 describe("messages", () => {
+  test("may hold what the official client's own joining of a stream adds to them", () => {
+    const called = { id: "c", type: "function", function: { name: "bash", arguments: "{}", parsed_arguments: null } };
+    expect(talk({ role: "assistant", content: "x", parsed: null, tool_calls: [called] })).toEqual([
+      { role: "assistant", content: [{ type: "text", text: "x" }, { type: "tool_call", id: "c", name: "bash", arguments: "{}" }] },
+    ]);
+  });
+
   test("roles, parts and images", () => {
     expect(
       talk(

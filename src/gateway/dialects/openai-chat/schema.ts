@@ -36,7 +36,7 @@ const assistantContent = z.union([z.string(), z.array(z.discriminatedUnion("type
 const toolCall = z.strictObject({
   id: z.string().min(1),
   type: z.enum(["function", "custom"]).nullish(),
-  function: z.strictObject({ name: z.string().min(1), arguments: z.string().nullish() }).nullish(),
+  function: z.strictObject({ name: z.string().min(1), arguments: z.string().nullish(), parsed_arguments: ignored }).nullish(),
   custom: z.strictObject({ name: z.string().min(1), input: z.string().nullish() }).nullish(),
   index: ignored,
 });
@@ -56,6 +56,7 @@ const message = z.discriminatedUnion(
       name: ignored,
       annotations: ignored,
       reasoning_details: ignored,
+      parsed: ignored,
       audio: refused,
       function_call: refused,
     }),
