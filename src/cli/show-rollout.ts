@@ -2,9 +2,12 @@
 import { readFile, stat } from "node:fs/promises";
 import { join } from "node:path";
 import type { RolloutId, RunId } from "../core/ids.ts";
+import type { MessageRecord } from "../harness/harness.ts";
 import { fromLogEvent } from "../rollout/events.ts";
 import { rolloutDocument } from "../rollout/report.ts";
 import { loadRunState } from "../rollout/run-state.ts";
+import { rolloutTokens } from "../rollout/samples/rollout-samples.ts";
+import { spokenMessages } from "../rollout/spoken-messages.ts";
 import { eventsFile, rolloutDirectory } from "../store/run-directory.ts";
 import { readLog, startOfLog } from "../store/log-reader.ts";
 import type { AppContext } from "./context.ts";
@@ -21,7 +24,9 @@ export async function showRollout(context: AppContext, home: string, run: RunId,
   const timeline = await timelineOf(home, run, id);
   const verdict = await readJson(join(directory, "verdict.json"));
   const commands = await readLines(join(directory, "commands.jsonl"));
-  const transcript = await readLines(join(directory, "transcript.jsonl"));
+  const tokens = await rolloutTokens(directory, { builder: "prefix-merge" });
+  // Written by our own recorder, line by line, in this shape.
+  const transcript = spokenMessages(tokens, (await readLines(join(directory, "transcript.jsonl"))) as unknown as readonly MessageRecord[]);
   const document = rolloutDocument(state);
   if (flags.json) {
     printJson(context, { run, ...document, directory, timeline, verdict, commands, transcript });
@@ -88,10 +93,10 @@ function detailOf(fields: Readonly<Record<string, unknown>>): string {
     .join(" ");
 }
 
-function messageText(line: Readonly<Record<string, unknown>>): string {
-  const content = typeof line["content"] === "string" ? line["content"] : JSON.stringify(line["content"]);
-  const calls = line["toolCalls"] === undefined ? "" : `\n    ${JSON.stringify(line["toolCalls"])}`;
-  return printable(`  ${String(line["role"])}: ${content}${calls}`);
+function messageText(line: MessageRecord): string {
+  const { role, content, toolCalls } = line;
+  const text = typeof content === "string" ? content : content === null ? "" : JSON.stringify(content);
+  return printable(`  ${role}: ${text}${toolCalls === undefined ? "" : `\n    ${JSON.stringify(toolCalls)}`}`);
 }
 
 async function commandText(directory: string, line: Readonly<Record<string, unknown>>, all: boolean): Promise<string> {

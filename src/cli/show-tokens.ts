@@ -88,7 +88,8 @@ function sampleLines({ spans }: Sample, { calls }: RolloutTokens, paint: Paint, 
     if (span.origin === "trained") return [head(span, paint), paint("green", indent(answerText(call.answer?.blocks ?? [])))];
     if (!isContext(span, call)) return [head(span, paint), paint("dim", indent(shorten(answerText(call.answer?.blocks ?? []), all)))];
     const { messages } = turnOf(call);
-    const fresh = messages.slice(told);
+    // The answer that the last span showed comes back first.
+    const fresh = messages.slice(told > 0 && messages[told]?.role === "assistant" ? told + 1 : told);
     told = messages.length;
     return [head(span, paint), ...fresh.map((message) => paint("dim", indent(shorten(messageText(message), all))))];
   });

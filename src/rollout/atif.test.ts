@@ -6,6 +6,7 @@ import { DEFAULT_SAMPLING } from "../gateway/conversation.ts";
 import type { MessageRecord } from "../harness/harness.ts";
 import type { CallId } from "../core/ids.ts";
 import { atifTrajectory, type AtifCommand, type AtifInput } from "./atif.ts";
+import type { SpokenMessage } from "./spoken-messages.ts";
 
 const AT = "2026-01-02T03:04:05.678Z";
 const command = (changes: Partial<AtifCommand> = {}): AtifCommand => ({ at: AT, command: "ls", code: 0, ended: "exited", cause: null, durationMs: 1.5, stdoutBytes: 2, stderrBytes: 0, stdout: "a\n", stderr: "", ...changes });
@@ -30,6 +31,7 @@ const call = (changes: Partial<Call> = {}): Call => ({
   replays: 0,
   ...changes,
 });
+const answered = (message: MessageRecord): SpokenMessage => ({ ...message, call: 1 });
 const toolCall = (id: string, text: string): unknown => ({ id, type: "function", function: { name: "bash", arguments: text } });
 const base: AtifInput = {
   rollout: "ro1",
@@ -38,6 +40,7 @@ const base: AtifInput = {
   instruction: "Do it.\n",
   messages: [],
   calls: [],
+  tools: [],
   commands: [],
   facts: { run: "run1", task: "t", attempt: 0 },
   end: { outcome: "scored", reward: 1, stop_reason: "finished", error: null },
@@ -47,12 +50,13 @@ const talk: AtifInput = {
   messages: [
     { at: AT, role: "system", content: "sys" },
     { at: AT, role: "user", content: "Do it.\n" },
-    { at: AT, role: "assistant", content: null, toolCalls: [toolCall("c1", '{"command":"ls"}'), toolCall("c2", '{"invalid_arguments":"{"}')] },
+    { at: AT, role: "assistant", call: 1, content: null, toolCalls: [toolCall("c1", '{"command":"ls"}'), toolCall("c2", '{"invalid_arguments":"{"}')] },
     { at: AT, role: "tool", content: "Exit code: 0\na\n", toolCallId: "c1" },
     { at: AT, role: "tool", content: "Error: no", toolCallId: "c2" },
-    { at: AT, role: "assistant", content: "done" },
+    { at: AT, role: "assistant", call: 3, content: "done" },
   ],
-  calls: [call(), call({ status: "failed", answer: null, tokens: null }), call({ answer: null, tokens: null })],
+  tools: [{ name: "bash", description: null, parameters: {} }],
+  calls: [call(), call({ number: 2, status: "failed", answer: null, tokens: null }), call({ number: 3, answer: null, tokens: null })],
   commands: [command()],
 };
 
@@ -110,7 +114,7 @@ describe("an ATIF trajectory", () => {
     const samples: unknown[] = [];
     fc.assert(
       fc.property(fc.array(message, { maxLength: 8 }), fc.nat(4), fc.nat(3), (messages, calls, commands) => {
-        const made = atifTrajectory({ ...base, messages, calls: Array.from({ length: calls }, () => call()), commands: Array.from({ length: commands }, () => command()) });
+        const made = atifTrajectory({ ...base, messages: messages.map((one, at) => (at < calls && one.role === "assistant" ? answered(one) : one)), calls: Array.from({ length: calls }, () => call()), commands: Array.from({ length: commands }, () => command()) });
         const json = JSON.stringify(made);
         expect(Buffer.from(json, "utf8").toString("utf8")).toBe(json);
         expect(json).not.toMatch(/\\ud[89a-f]/);

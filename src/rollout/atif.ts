@@ -8,7 +8,9 @@
  */
 import { z } from "zod";
 import type { Call } from "../gateway/call.ts";
-import type { CommandRecord, MessageRecord } from "../harness/harness.ts";
+import type { ToolDefinition } from "../gateway/conversation.ts";
+import type { CommandRecord } from "../harness/harness.ts";
+import type { SpokenMessage } from "./spoken-messages.ts";
 
 /** A recorded command with its output as text, where it is wanted in the trajectory. */
 export interface AtifCommand extends Omit<CommandRecord, "stdout" | "stderr"> {
@@ -22,8 +24,11 @@ export interface AtifInput {
   readonly model: string | null;
   /** For rollouts whose harness held no conversation. */
   readonly instruction: string;
-  readonly messages: readonly MessageRecord[];
+  readonly messages: readonly SpokenMessage[];
+  /** Of the model, all of them. */
   readonly calls: readonly Call[];
+  /** What the model could call. */
+  readonly tools: readonly ToolDefinition[];
   readonly commands: readonly AtifCommand[];
   /** Of the rollout: run, task, task digest, attempt, seed, harness... */
   readonly facts: Readonly<Record<string, unknown>>;
@@ -39,7 +44,7 @@ export function atifTrajectory(input: AtifInput): Json {
   // A trajectory has at least one step.
   const steps = talked.length > 0 ? talked : [userStep(input.instruction), ...input.commands.map(scriptedStep)];
   const usages = input.calls.map((call) => call.answer?.usage ?? null).filter((usage) => usage !== null);
-  const tools = toolDefinitions(input.calls[0]);
+  const tools = input.tools.map(({ name, description, parameters }) => ({ type: "function", function: compact({ name, description, parameters }) }));
   return wellFormed(
     compact({
       schema_version: "ATIF-v1.7",
@@ -49,7 +54,7 @@ export function atifTrajectory(input: AtifInput): Json {
         name: input.agent.name,
         version: input.agent.version,
         model_name: input.model,
-        tool_definitions: tools,
+        tool_definitions: tools.length === 0 ? undefined : tools,
         extra: { settings: input.agent.settings },
       }),
       steps: steps.map((step, index) => ({ step_id: index + 1, ...step })),
@@ -64,20 +69,11 @@ export function atifTrajectory(input: AtifInput): Json {
   );
 }
 
-/** Chat completions' form. */
-function toolDefinitions(call: Call | undefined): readonly Json[] | undefined {
-  const tools = list(record(call?.request)["tools"]);
-  if (tools.length === 0 || !tools.every(isRecord)) return undefined;
-  return call?.dialect === "turn" ? tools.map(({ name, description, parameters }) => ({ type: "function", function: compact({ name, description, parameters }) })) : tools;
-}
-
 function conversation(input: AtifInput): Json[] {
-  // A try that failed was followed by another one.
-  const answered = input.calls.filter(({ status }) => status === "complete");
   const steps: Json[] = [];
   let results: Json[] | null = null;
-  let answers = 0;
   let commands = 0;
+  const answering = new Map(input.calls.map((call) => [call.number, call]));
   let ids = new Set<string>();
   for (const message of input.messages) {
     if (message.role === "tool") {
@@ -101,15 +97,14 @@ function conversation(input: AtifInput): Json[] {
       return compact({ tool_call_id: call.id, function_name: call.name, arguments: call.arguments, extra: ran === undefined ? undefined : commandFacts(ran) });
     });
     steps.push({
-      ...agentStep(message, answered[answers], input.model),
+      ...agentStep(message, answering.get(message.call ?? 0), input.model),
       ...(toolCalls.length === 0 ? {} : { tool_calls: toolCalls, observation: { results } }),
     });
-    answers++;
   }
   return steps;
 }
 
-function agentStep(message: MessageRecord, call: Call | undefined, model: string | null): Json {
+function agentStep(message: SpokenMessage, call: Call | undefined, model: string | null): Json {
   const reasoning = (call?.answer?.blocks ?? []).map((block) => (block.type === "reasoning" ? block.text : "")).join("");
   return compact({
     timestamp: message.at,
@@ -189,10 +184,6 @@ function text(content: unknown): string {
 
 function isRecord(value: unknown): value is Json {
   return typeof value === "object" && value !== null && !Array.isArray(value);
-}
-
-function record(value: unknown): Json {
-  return isRecord(value) ? value : {};
 }
 
 function list(value: unknown): readonly unknown[] {

@@ -2,8 +2,9 @@
 import { readFile } from "node:fs/promises";
 import { join } from "node:path";
 import type { RunId } from "../core/ids.ts";
-import type { Call } from "../gateway/call.ts";
-import { readCalls } from "../gateway/log/read-calls.ts";
+import type { ToolDefinition } from "../gateway/conversation.ts";
+import type { SampleOptions } from "../gateway/samples/build-samples.ts";
+import { turnOf } from "../gateway/trace/turn-of-call.ts";
 import type { MessageRecord } from "../harness/harness.ts";
 import { rolloutDirectory } from "../store/run-directory.ts";
 import { atifTrajectory, type AtifCommand } from "./atif.ts";
@@ -11,11 +12,13 @@ import { rolloutDocument } from "./report.ts";
 import type { RolloutState } from "./rollout-state.ts";
 import type { RunConfig } from "./run-config.ts";
 import type { RunState } from "./run-state.ts";
+import { rolloutTokens, type RolloutTokens } from "./samples/rollout-samples.ts";
+import { spokenMessages, type SpokenMessage } from "./spoken-messages.ts";
 
 export const EXPORT_FORMATS = ["jsonl", "atif", "parquet", "safetensors"] as const;
 export type ExportFormat = (typeof EXPORT_FORMATS)[number];
 
-export interface ExportOptions {
+export interface ExportOptions extends SampleOptions {
   readonly format: "jsonl" | "atif";
   readonly scoredOnly: boolean;
 }
@@ -25,7 +28,7 @@ export async function* exportLines(home: string, config: RunConfig, state: RunSt
   for (const group of state.groups) {
     for (const rollout of group.rollouts) {
       if (rollout.phase !== "recorded" || (options.scoredOnly && rollout.outcome !== "scored")) continue;
-      const records = await readRecords(rolloutDirectory(home, run, rollout.rollout));
+      const records = await readRecords(rolloutDirectory(home, run, rollout.rollout), options);
       yield JSON.stringify(options.format === "atif" ? await atifDocument(run, config, rollout, records) : jsonDocument(run, rollout, records));
     }
   }
@@ -34,33 +37,47 @@ export async function* exportLines(home: string, config: RunConfig, state: RunSt
 interface Records {
   readonly directory: string;
   readonly instruction: string | null;
-  readonly messages: readonly unknown[];
-  readonly calls: readonly Call[];
+  readonly messages: readonly SpokenMessage[];
+  readonly tokens: RolloutTokens;
   readonly commands: readonly unknown[];
   readonly verdict: unknown;
 }
 
-async function readRecords(directory: string): Promise<Records> {
+async function readRecords(directory: string, options: SampleOptions): Promise<Records> {
   const read = async (name: string): Promise<string | null> => readFile(join(directory, name), "utf8").catch(() => null);
   const verdict = await read("verdict.json");
+  const tokens = await rolloutTokens(directory, options);
+  const messages = parseLines(await read("transcript.jsonl"));
   return {
     directory,
     instruction: await read("instruction.md"),
-    messages: parseLines(await read("transcript.jsonl")),
-    calls: await readAll(join(directory, "calls.jsonl")),
+    // Written by our own recorder, line by line, in this shape.
+    messages: spokenMessages(tokens, messages as readonly MessageRecord[]),
+    tokens,
     commands: parseLines(await read("commands.jsonl")),
     verdict: verdict === null ? null : (JSON.parse(verdict) as unknown),
   };
 }
 
 /** The result with what led to it. Command output stays in the rollout's directory. */
-function jsonDocument(run: RunId, rollout: RolloutState, records: Records): unknown {
-  // Requests repeat the history with every call; the call log has them.
-  const calls = records.calls.map(({ request: _request, conversation: _conversation, route: _route, ...call }) => call);
-  return { run, ...rolloutDocument(rollout), ...records, calls };
+function jsonDocument(run: RunId, rollout: RolloutState, { tokens: { calls, trace, set }, ...records }: Records): unknown {
+  const places = new Map(trace.nodes.map(({ call, ...place }) => [call, place]));
+  return {
+    run,
+    ...rolloutDocument(rollout),
+    ...records,
+    // Requests repeat the history with every call; the call log has them.
+    calls: calls.map(({ request: _request, conversation: _conversation, route: _route, ...call }) => ({ ...call, ...places.get(call.number) })),
+    samples: {
+      builder: set.builder,
+      versions: set.versions,
+      ledger: set.ledger,
+      samples: set.samples.map(({ tokenIds, lossMask, logprobs, versions, ...facts }) => ({ ...facts, tokenIds: [...tokenIds], lossMask: [...lossMask], logprobs: [...logprobs], versions: [...versions] })),
+    },
+  };
 }
 
-async function atifDocument(run: RunId, config: RunConfig, rollout: RolloutState, { directory, instruction, messages, calls, commands, verdict }: Records): Promise<unknown> {
+async function atifDocument(run: RunId, config: RunConfig, rollout: RolloutState, { directory, instruction, messages, tokens, commands, verdict }: Records): Promise<unknown> {
   const { name, version, settings } = config.harnesses.find((harness) => harness.name === rollout.harness) ?? { name: rollout.harness, version: "", settings: {} };
   const { outcome, reward, rewards, seconds, stopReason, error, tries, turns, phaseMs, ...facts } = rolloutDocument(rollout);
   return atifTrajectory({
@@ -68,14 +85,19 @@ async function atifDocument(run: RunId, config: RunConfig, rollout: RolloutState
     agent: { name, version, settings },
     model: config.upstream?.model ?? null,
     instruction: instruction ?? "",
-    // Written by our own recorder, line by line, in these shapes.
-    messages: messages as readonly MessageRecord[],
-    calls,
+    messages,
+    calls: tokens.calls,
+    tools: toolsOf(tokens),
     // A conversation holds the output already, as its model saw it.
     commands: messages.length > 0 ? (commands as readonly AtifCommand[]) : await withOutput(directory, commands as readonly NumberedCommand[]),
     facts: { run, ...facts },
     end: { outcome, reward, rewards, seconds, stopReason, error, tries, turns, phaseMs, verdict },
   });
+}
+
+function toolsOf({ calls, trace }: RolloutTokens): readonly ToolDefinition[] {
+  const first = calls.find(({ number }) => number === trace.mainLine[0]);
+  return first === undefined ? [] : turnOf(first).tools;
 }
 
 type NumberedCommand = AtifCommand & { readonly number: number };
@@ -88,12 +110,6 @@ async function withOutput(directory: string, commands: readonly NumberedCommand[
     loaded.push({ ...command, stdout: await read("stdout"), stderr: await read("stderr") });
   }
   return loaded;
-}
-
-async function readAll(path: string): Promise<readonly Call[]> {
-  const calls: Call[] = [];
-  for await (const call of readCalls(path)) calls.push(call);
-  return calls;
 }
 
 /** What a writer that died left half written is no record. */

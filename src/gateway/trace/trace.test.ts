@@ -2,6 +2,7 @@ import { describe, expect, it } from "vitest";
 import { bash, SimulatedSession, system, text, tool, turnOf, user } from "../../../test/support/gateway/simulated-session.ts";
 import type { AnswerBlock, Message } from "../conversation.ts";
 import { buildTrace, type Trace } from "./trace.ts";
+import { transcriptOf } from "./transcript.ts";
 
 const HEAD: readonly Message[] = [system("You are an agent."), user("Repair the program.")];
 
@@ -114,6 +115,27 @@ describe("buildTrace", () => {
     session.call({ messages: [...HEAD, first, user("output")], tools: [], answer: [text("Done.")] });
     expect(trace(session, "Repair the program.").nodes.map(({ kind }) => kind)).toEqual(["side", "main", "main"]);
     expect(kinds(session)).toBe("side main main");
+  });
+
+  it("reads as one conversation, each message once, through edits and summaries", () => {
+    const session = new SimulatedSession("transcript");
+    session.call({ messages: [user("Write a title.")], tools: [], answer: [text("T")] });
+    const history = play(session, HEAD, 2);
+    session.call({ messages: [...history.map((message, at) => (at === 3 ? tool("[cut]") : message)), user("Sum up.")], answer: [text("a summary of all that was done until now, in many words")] });
+    session.call({ messages: [user("Before: a summary of all that was done until now, in many words")], answer: [text("Done.")] });
+    const entries = transcriptOf(session.calls, trace(session), turnOf);
+    expect(entries.map(({ message, call }) => `${call} ${message.role}`)).toEqual([
+      "2 system",
+      "2 user",
+      "2 assistant",
+      "3 tool",
+      "3 assistant",
+      "4 tool",
+      "4 user",
+      "4 assistant",
+      "5 user",
+      "5 assistant",
+    ]);
   });
 
   it("has nothing to say of a session without calls", () => {
