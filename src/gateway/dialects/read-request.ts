@@ -10,6 +10,9 @@ export function readBody<T>(schema: z.ZodType<T>, body: unknown, field = ""): T 
   throw invalid(fieldName(path, field), message);
 }
 
+/** An object as it came. (Schemas of records make a new one, without a member `__proto__`.) */
+export const jsonObject = z.custom<Readonly<Record<string, unknown>>>((value) => typeof value === "object" && value !== null && !Array.isArray(value), "not an object");
+
 export function readObject(value: unknown, field: string): Readonly<Record<string, unknown>> {
   if (typeof value !== "object" || value === null || Array.isArray(value)) throw invalid(field, "not an object");
   return value as Readonly<Record<string, unknown>>;

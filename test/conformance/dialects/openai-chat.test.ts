@@ -1,9 +1,11 @@
 /** The official OpenAI client against the chat codec, over real HTTP. */
+import * as fc from "fast-check";
 import OpenAI, { APIError } from "openai";
 import { afterEach, describe, expect, test } from "vitest";
-import type { Answer } from "../../../src/gateway/conversation.ts";
+import type { Answer, AnswerBlock } from "../../../src/gateway/conversation.ts";
 import { openaiChat } from "../../../src/gateway/dialects/openai-chat/codec.ts";
 import { GatewayFailure } from "../../../src/gateway/failure.ts";
+import { blocksArbitrary } from "../../support/answer-blocks.ts";
 import { ANSWERS, answerOf, call } from "../../support/answers.ts";
 import { serveCodec, type CodecServer, type CodecServerOptions } from "../../support/codec-server.ts";
 
@@ -15,7 +17,8 @@ afterEach(async () => {
 });
 
 async function client(options: Omit<CodecServerOptions, "codec">, maxRetries = 0): Promise<OpenAI> {
-  server = await serveCodec({ codec: openaiChat, ...options });
+  // A getter each, so that a test can change what it gave.
+  server = await serveCodec(Object.create(options, { codec: { value: openaiChat } }) as CodecServerOptions);
   return new OpenAI({ apiKey: "token", baseURL: `${server.url}/v1`, maxRetries });
 }
 
@@ -61,6 +64,31 @@ describe("an answer streamed and joined by the client is the answer sent whole",
   }
 });
 
+test("any answer, cut anywhere, is joined to the whole one, and comes back as it was sampled", async () => {
+  const options = { answer: () => answerOf([]), deltaLength: 1 };
+  const openai = await client(options);
+  const property = fc.asyncProperty(blocksArbitrary({ refusal: true, custom: false, signature: false }), fc.integer({ min: 1, max: 9 }), async (blocks, deltaLength) => {
+    Object.assign(options, { answer: () => answerOf(blocks), deltaLength });
+    expect(await streamed(openai)).toEqual(await whole(openai));
+    const { choices } = await openai.chat.completions.create({ model: "model", messages: ASK.messages });
+    const message = choices[0]?.message as OpenAI.ChatCompletionMessageParam;
+    await openai.chat.completions.create({ model: "model", messages: [...ASK.messages, message] });
+    const sent = server?.requests.at(-1)?.messages[1];
+    expect(sent?.role === "assistant" ? sent.content : null).toEqual(flat(blocks));
+  });
+  await fc.assert(property, { numRuns: 200 });
+});
+
+/** As a flat message holds it: reasoning, text, refusal, calls; no arguments are an empty object. */
+function flat(blocks: readonly AnswerBlock[]): readonly AnswerBlock[] {
+  const joined = (type: "reasoning" | "text" | "refusal"): AnswerBlock[] => {
+    const text = blocks.map((block) => (block.type === type ? block.text : "")).join("");
+    return text === "" ? [] : [type === "reasoning" ? { type, text, signature: null } : { type, text }];
+  };
+  const calls = blocks.flatMap((block) => (block.type !== "tool_call" ? [] : /[^ \t\r\n]/.test(block.arguments) ? [block] : [{ ...block, arguments: "{}" }]));
+  return [...joined("reasoning"), ...joined("text"), ...joined("refusal"), ...calls];
+}
+
 describe("failures", () => {
   test("an error in the middle of a stream is raised", async () => {
     const openai = await client({ answer: () => ANSWERS["text"] ?? answerOf([]), deltaLength: 1, failAfter: { deltas: 3, failure: new GatewayFailure("truncated", "the stream broke off") } });
@@ -99,6 +127,21 @@ test("what the model said comes back as it was", async () => {
     { role: "assistant", content: blocks },
     { role: "tool", callId: "call_1", name: "bash", content: [{ type: "text", text: "" }], isError: false },
   ]);
+});
+
+test("calls of custom tools carry text, which the client gives out as it streams", async () => {
+  const custom: AnswerBlock = { type: "tool_call", id: "c", name: "exec", arguments: " 北\n", kind: "custom" };
+  const openai = await client({ answer: () => answerOf([custom]), deltaLength: 1 });
+  const message = (await openai.chat.completions.create({ model: "model", messages: ASK.messages })).choices[0]?.message;
+  expect(message?.tool_calls).toEqual([{ id: "c", type: "custom", custom: { name: "exec", input: " 北\n" } }]);
+  let input = "";
+  // The client's accumulator knows functions only.
+  for await (const chunk of await openai.chat.completions.create({ model: "model", messages: ASK.messages, stream: true })) {
+    for (const piece of chunk.choices[0]?.delta.tool_calls ?? []) input += (piece as { custom?: { input?: string } }).custom?.input ?? "";
+  }
+  expect(input).toBe(" 北\n");
+  await openai.chat.completions.create({ model: "model", messages: [...ASK.messages, message as OpenAI.ChatCompletionMessageParam] });
+  expect(server?.requests.at(-1)?.messages[1]).toEqual({ role: "assistant", content: [custom] });
 });
 
 test("models", async () => {

@@ -4,6 +4,7 @@
  * Open at the top, closed inside messages and tools, where a field that nobody reads would change what the model is told.
  */
 import { z } from "zod";
+import { jsonObject } from "../read-request.ts";
 
 /** Understood, without effect on the answer; listed as dropped. */
 const ignored = z.unknown().optional();
@@ -60,7 +61,7 @@ const toolUse = z.strictObject({
   type: z.literal("tool_use"),
   id: z.string().min(1),
   name: z.string().min(1),
-  input: z.record(z.string(), z.unknown()).nullish(),
+  input: jsonObject.nullish(),
   cache_control: ignored,
   caller: ignored,
 });
@@ -69,7 +70,7 @@ const tool = z.strictObject({
   type: z.literal("custom").nullish(),
   name: z.string().min(1),
   description: z.string().nullish(),
-  input_schema: z.record(z.string(), z.unknown()),
+  input_schema: jsonObject,
   strict: z.boolean().nullish(),
   cache_control: ignored,
   eager_input_streaming: ignored,
@@ -139,7 +140,7 @@ const thinkingConfig = z.discriminatedUnion(
   kinds("the thinking types enabled, adaptive, disabled, between_tools"),
 );
 
-const jsonFormat = z.strictObject({ type: z.literal("json_schema"), schema: z.record(z.string(), z.unknown()) });
+const jsonFormat = z.strictObject({ type: z.literal("json_schema"), schema: jsonObject });
 
 /** Fields of the body without effect here: accounting, caching and routing, and what only Anthropic's servers do. */
 export const IGNORED_FIELDS = [

@@ -5,6 +5,7 @@
  * reads would change what the model is told.
  */
 import { z } from "zod";
+import { jsonObject } from "../read-request.ts";
 
 /** Understood, without effect on the answer; listed as dropped. */
 const ignored = z.unknown().optional();
@@ -71,7 +72,7 @@ const tool = z.discriminatedUnion(
   [
     z.strictObject({
       type: z.literal("function"),
-      function: z.strictObject({ name: z.string().min(1), description: z.string().nullish(), parameters: z.record(z.string(), z.unknown()).nullish(), strict: z.boolean().nullish() }),
+      function: z.strictObject({ name: z.string().min(1), description: z.string().nullish(), parameters: jsonObject.nullish(), strict: z.boolean().nullish() }),
       cache_control: ignored,
     }),
     z.strictObject({
@@ -101,7 +102,7 @@ const responseFormat = z.discriminatedUnion(
     z.strictObject({ type: z.literal("json_object") }),
     z.strictObject({
       type: z.literal("json_schema"),
-      json_schema: z.strictObject({ name: z.string().nullish(), description: ignored, schema: z.record(z.string(), z.unknown()).nullish(), strict: z.boolean().nullish() }),
+      json_schema: z.strictObject({ name: z.string().nullish(), description: ignored, schema: jsonObject.nullish(), strict: z.boolean().nullish() }),
     }),
   ],
   kinds("the formats text, json_object, json_schema"),
