@@ -3,8 +3,8 @@ import { afterEach, describe, expect, it } from "vitest";
 import { Renderer } from "../../../src/gateway/render/renderer.ts";
 import { openUpstream } from "../../../src/gateway/upstreams/open.ts";
 import { parseUpstreamSpec } from "../../../src/gateway/upstreams/spec.ts";
-import type { Call, GatewaySession } from "../../../src/gateway/index.ts";
-import { DIALOGUES, type Dialogue } from "../../support/dialogues.ts";
+import { answerKey, type Call, type GatewaySession, type SessionBudgets } from "../../../src/gateway/index.ts";
+import { DIALOGUES, type Dialogue, type DialogueOptions, type Heard } from "../../support/dialogues.ts";
 import { startEngine, type Engine, type EngineOptions, type EngineScript } from "../../support/engine/index.ts";
 import { MODEL_DIRECTORY } from "../../support/engine/tokenizer.ts";
 import { openBench } from "../../support/gateway.ts";
@@ -17,23 +17,29 @@ afterEach(async () => {
 interface Served {
   readonly engine: Engine;
   readonly session: GatewaySession;
-  dialogue(prompt?: string): Dialogue;
+  dialogue(prompt?: string, options?: DialogueOptions): Dialogue;
   calls(): Promise<readonly Call[]>;
 }
 
 interface ServeOptions extends EngineOptions {
   readonly purpose?: "train" | "evaluate";
+  readonly budgets?: Partial<SessionBudgets>;
   /** The gateway renders prompts itself and sends token ids. */
   readonly tokensIn?: boolean;
 }
 
-async function serve(dialect: keyof typeof DIALOGUES, script: EngineScript, { purpose = "train", tokensIn = false, ...options }: ServeOptions = {}): Promise<Served> {
+async function serve(dialect: keyof typeof DIALOGUES, script: EngineScript, { purpose = "train", budgets = {}, tokensIn = false, ...options }: ServeOptions = {}): Promise<Served> {
   const engine = await startEngine(script, options);
   const upstream = openUpstream(parseUpstreamSpec(`${options.flavour ?? "vllm"}=${engine.root}`, "test"), { apiKey: null, ...(tokensIn ? { renderer: await Renderer.load(MODEL_DIRECTORY) } : {}) });
   const bench = await openBench();
   closers.push(() => engine.close(), () => upstream.close(), () => bench.close());
-  const { session, calls } = await bench.open(() => Promise.reject(new Error("the engine answers")), { upstream, model: "test-model", purpose });
-  return { engine, session, calls, dialogue: (prompt = "What is in the directory?") => DIALOGUES[dialect](`${bench.url}${session.path}`, session.token, prompt) };
+  const { session, calls } = await bench.open(() => Promise.reject(new Error("the engine answers")), {
+    upstream,
+    model: "test-model",
+    purpose,
+    budgets: { calls: null, tokens: null, timeMs: null, ...budgets },
+  });
+  return { engine, session, calls, dialogue: (prompt = "What is in the directory?", more = {}) => DIALOGUES[dialect](`${bench.url}${session.path}`, session.token, prompt, more) };
 }
 
 const DIALECTS = Object.keys(DIALOGUES) as (keyof typeof DIALOGUES)[];
@@ -75,6 +81,8 @@ describe.each(DIALECTS)("%s", (dialect) => {
       expect(messages === undefined).toBe(tokensIn);
       const logged = await calls();
       expect(logged.map(({ status, capture }) => ({ status, capture }))).toEqual([1, 2].map(() => ({ status: "complete", capture: level })));
+      // What came back is known as what was answered.
+      expect(logged[1]?.conversation.messages[2]).toBe(answerKey(logged[0]?.answer ?? { blocks: [] }));
       expect(logged.map(({ tokens }) => (tokens === null ? null : { promptIds: [...tokens.promptIds], completionIds: [...tokens.completionIds], logprobs: tokens.logprobs }))).toEqual(level === "tokens" ? samples : samples.map(() => null));
     });
   });
@@ -94,6 +102,32 @@ describe.each(DIALECTS)("%s", (dialect) => {
   it.each([false, true])("tells its client of the end of the context, streamed: %s", async (stream) => {
     const { dialogue } = await serve(dialect, [{ content: "x" }], { contextTokens: 300 });
     await expect(dialogue("word ".repeat(1_000)).ask(stream)).rejects.toMatchObject({ status: 400 });
+  });
+
+  it("passes limits, temperature, stop sequences and images on, and says how an answer ended", async () => {
+    const image = "iVBORw0KGgo=";
+    const { engine, dialogue } = await serve(dialect, [{ content: "one two three four five" }]);
+    const cut: Heard[] = [];
+    for (const stream of [false, true]) cut.push(await dialogue("Count.", { image, maxTokens: 4, temperature: 0.25 }).ask(stream));
+    expect(cut[1]).toEqual(cut[0]);
+    expect(cut[0]).toMatchObject({ tokens: 4, stop: { "openai-chat": "length", "openai-responses": "max_output_tokens", anthropic: "max_tokens", gemini: "MAX_TOKENS" }[dialect] });
+    const body = engine.requests.at(-1)?.body ?? {};
+    expect([body["temperature"], body["max_completion_tokens"] ?? body["max_tokens"]]).toEqual([0.25, 4]);
+    expect(JSON.stringify(body["messages"])).toContain(`data:image/png;base64,${image}`);
+    if (dialect === "openai-responses") return;
+    const stopped: Heard[] = [];
+    for (const stream of [false, true]) stopped.push(await dialogue("Count.", { stop: " three" }).ask(stream));
+    expect(stopped[1]).toEqual(stopped[0]);
+    expect(stopped[0]).toMatchObject({ text: "one two", stop: { "openai-chat": "stop", anthropic: "stop_sequence", gemini: "STOP" }[dialect] });
+  });
+
+  it("ends its client at once when the budget is used up", async () => {
+    const { engine, session, dialogue } = await serve(dialect, [{ content: "one" }], { budgets: { calls: 1 } });
+    const talk = dialogue();
+    await talk.ask(false);
+    const asked = engine.requests.length;
+    await expect(talk.ask(true)).rejects.toThrow(/budget/i);
+    expect([engine.requests.length, session.totals().exhausted]).toEqual([asked, "calls"]);
   });
 
   it("never lets its client take a broken stream for an answer", async () => {
