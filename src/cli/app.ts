@@ -12,6 +12,7 @@ import {
 import { MwError, toMwError } from "../core/errors.ts";
 import type { AppContext } from "./context.ts";
 import { harnessRoutes } from "./harness.ts";
+import { gatewayCommand } from "./gateway.ts";
 import { demoCommand, doctorCommand, imageBuildCommand } from "./host-commands.ts";
 import { imageRoutes } from "./image.ts";
 import { formatError } from "./output.ts";
@@ -23,7 +24,7 @@ import { VERSION } from "./version.ts";
 
 export function buildApp(): Application<AppContext> {
   const root = buildRouteMap<string, AppContext>({
-    routes: { demo: demoCommand, run: runCommand, resume: resumeCommand, runs: runsCommand, show: showCommand, export: exportCommand, task: taskRoutes, sandbox: sandboxRoutes, harness: harnessRoutes, image: imageRoutes({ build: imageBuildCommand }), doctor: doctorCommand },
+    routes: { demo: demoCommand, run: runCommand, resume: resumeCommand, runs: runsCommand, show: showCommand, export: exportCommand, task: taskRoutes, sandbox: sandboxRoutes, harness: harnessRoutes, image: imageRoutes({ build: imageBuildCommand }), gateway: gatewayCommand, doctor: doctorCommand },
     docs: { brief: "One machine per rollout: run agents on tasks in sandboxes, grade them elsewhere, lose nothing." },
   });
   return buildApplication(root, {

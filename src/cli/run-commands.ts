@@ -50,7 +50,7 @@ export const showCommand: Command<AppContext> = buildCommand<ShowFlags, [string]
       tokens: { kind: "boolean", default: false, withNegated: false, brief: "of a rollout: its model calls, how they hang together, and which of their text is trained" },
       builder,
     },
-    positional: { kind: "tuple", parameters: [{ parse: textParser, placeholder: "run|rollout", brief: "id of a run or a rollout, or latest" }] },
+    positional: { kind: "tuple", parameters: [{ parse: textParser, placeholder: "run|rollout|session", brief: "id of a run, of a rollout, or of a session of mw gateway; latest is the last run" }] },
   },
   docs: { brief: "Show a run (rewards, pass@k, outcomes, time by phase) or a rollout (timeline, transcript, commands, verdict)" },
 });

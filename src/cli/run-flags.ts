@@ -26,7 +26,7 @@ export type RunFlags = { readonly [Name in SettingFlag]?: SettingValue<Name> } &
 };
 
 /** A setting as a flag: its parser, its help, no default here (files and environment come between). */
-function setting<Name extends SettingName>(name: Name, placeholder: string) {
+export function setting<Name extends SettingName>(name: Name, placeholder: string) {
   const { parse, brief, env } = SETTINGS[name];
   return { kind: "parsed", parse: parse as (text: string) => SettingValue<Name>, optional: true, placeholder, brief: `${brief} (${env})` } as const;
 }

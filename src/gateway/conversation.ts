@@ -127,6 +127,24 @@ export interface TurnRequest {
   readonly dropped: readonly string[];
 }
 
+/** Asks for nothing: to be filled in. */
+export const EMPTY_TURN: TurnRequest = {
+  dialect: "openai-chat",
+  model: "",
+  messages: [],
+  tools: [],
+  toolChoice: null,
+  parallelToolCalls: null,
+  sampling: DEFAULT_SAMPLING,
+  reasoning: null,
+  responseFormat: null,
+  logprobs: null,
+  stream: false,
+  streamUsage: false,
+  extra: {},
+  dropped: [],
+};
+
 /**
  * `stop`: the model ended its turn; `stop_sequence`: one of `Sampling.stop` was met; `length`: the token limit; `context`: the end of the model's window.
  */

@@ -1,4 +1,6 @@
-/** `mw show RUN` and `mw show ROLLOUT`. */
+/** `mw show RUN`, `mw show ROLLOUT` and `mw show SESSION`. */
+import { stat } from "node:fs/promises";
+import { join, resolve } from "node:path";
 import { MwError } from "../../core/errors.ts";
 import { isId } from "../../core/ids.ts";
 import type { Builder } from "../../gateway/samples/sample.ts";
@@ -19,12 +21,26 @@ export interface ShowFlags {
   readonly builder: Builder;
 }
 
+/** Where a gateway recorded a session that is named by its id, or by the directory itself. */
+async function sessionDirectory(context: AppContext, home: string, name: string): Promise<string | null> {
+  for (const directory of [...(isId("ses", name) ? [join(home, "gateway", name)] : []), resolve(context.cwd, name)]) {
+    if (await stat(join(directory, "session.json")).then((found) => found.isFile(), () => false)) return directory;
+  }
+  if (isId("ses", name)) throw new MwError("not_found", `there is no session ${name} in ${join(home, "gateway")}`, { fix: "name the session's directory, if mw gateway was given --dir" });
+  return null;
+}
+
 export async function show(this: AppContext, flags: ShowFlags, name: string): Promise<void> {
   const home = loadConfig(this.env, this.cwd).home.value;
   if (isId("ro", name)) {
     const run = await findRollout(home, name);
     if (flags.tokens) await showTokens(this, rolloutDirectory(home, run, name), flags);
     else await showRollout(this, home, run, name, flags);
+    return;
+  }
+  const session = await sessionDirectory(this, home, name);
+  if (session !== null) {
+    await showTokens(this, session, flags);
     return;
   }
   if (flags.tokens) throw new MwError("usage", `--tokens shows one rollout, and ${JSON.stringify(name)} is none`, { fix: "mw show RUN --all lists the rollouts of a run" });
