@@ -32,6 +32,8 @@ export const SETTINGS = {
   harness: define<string>({ env: "MW_HARNESS", key: "run.harness", parse: textParser, fallback: "bash", brief: "harness (bash, oracle, nop, script, generic, or an agent CLI of mw harness ls), or a comma-separated list drawn from by seed" }),
   upstream: define<string>({ env: "MW_UPSTREAM", key: "run.upstream", parse: textParser, fallback: null, brief: "model server: its base URL, or vllm=, sglang=, openai= and the URL" }),
   model: define<string>({ env: "MW_MODEL", key: "run.model", parse: textParser, fallback: null, brief: "model name sent to the upstream" }),
+  tokenizer: define<string>({ env: "MW_TOKENIZER", key: "run.tokenizer", parse: textParser, fallback: null, brief: "directory with the model's tokenizer and chat template: prompts are rendered here and extend the recorded tokens exactly", path: true }),
+  family: define<string>({ env: "MW_FAMILY", key: "run.family", parse: textParser, fallback: null, brief: "model family of --tokenizer, where its template does not tell" }),
   apiKeyFile: define<string>({ env: "MW_API_KEY_FILE", key: "run.api-key-file", parse: textParser, fallback: null, brief: "file that holds the upstream's API key (else MW_API_KEY)", path: true }),
   attempts: define<number>({ env: "MW_ATTEMPTS", key: "run.attempts", parse: integerParser(1, LIMITS.attemptsPerTask), fallback: 1, brief: "attempts at each task" }),
   concurrency: define<number>({

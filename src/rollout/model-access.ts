@@ -6,6 +6,7 @@ import type { Sampling } from "../gateway/conversation.ts";
 import { openGateway } from "../gateway/gateway.ts";
 import type { CallLog } from "../gateway/log/call-log.ts";
 import type { Gateway, GatewaySession, SessionBudgets } from "../gateway/session.ts";
+import { Renderer } from "../gateway/render/renderer.ts";
 import { openUpstream } from "../gateway/upstreams/open.ts";
 import { parseUpstreamSpec } from "../gateway/upstreams/spec.ts";
 import type { Upstream, UpstreamFacts } from "../gateway/upstreams/upstream.ts";
@@ -46,11 +47,12 @@ export class ModelAccess {
   readonly #config: NonNullable<RunConfig["upstream"]>;
 
   /**
-   * Rejects `upstream_failed` when the model does not answer, so that not every rollout finds out by itself, and `unsupported` when the run is to be trained on and the
-   * server gives no exact tokens.
+   * Rejects `upstream_failed` when the model does not answer, so that not every rollout finds out by itself, `unsupported` when the run is to be trained on and the
+   * server gives no exact tokens, and `invalid_input` for a tokenizer directory that cannot be used.
    */
   static async open(home: string, config: NonNullable<RunConfig["upstream"]>, apiKey: string | null, runtime: Runtime, signal: AbortSignal): Promise<ModelAccess> {
-    const upstream = openUpstream(parseUpstreamSpec(config.url, "the run's upstream"), { apiKey, runtime });
+    const renderer = config.tokenizer === null ? undefined : await Renderer.load(config.tokenizer.directory, config.tokenizer.family);
+    const upstream = openUpstream(parseUpstreamSpec(config.url, "the run's upstream"), { apiKey, runtime, renderer });
     try {
       const facts = await upstream.probe(config.model, signal);
       if (config.requireTokens && facts.capture !== "tokens") {

@@ -30,8 +30,16 @@ export const runConfigSchema = z.object({
   agent: z
     .object({ systemPrompt: z.string().nullable().exactOptional(), history: z.enum(HISTORY_RULES).exactOptional(), historyTokens: count.exactOptional(), keepReasoning: z.boolean().exactOptional() })
     .default({}),
-  /** `url`: as given, with the kind where one was named. `requireTokens`: the run is to be trained on. */
-  upstream: z.object({ url: z.string(), model: z.string(), sampling: z.record(z.string(), z.number()), requireTokens: z.boolean().default(false) }).nullable(),
+  /** `url`: as given, with the kind where one was named. `requireTokens`: the run is to be trained on. `tokenizer`: prompts are rendered here, with what is in that directory. */
+  upstream: z
+    .object({
+      url: z.string(),
+      model: z.string(),
+      sampling: z.record(z.string(), z.number()),
+      requireTokens: z.boolean().default(false),
+      tokenizer: z.object({ directory: z.string(), family: z.string().nullable() }).nullable().default(null),
+    })
+    .nullable(),
   /** Where the upstream's key is read from at start and resume; the key itself is nowhere. */
   apiKeyFile: z.string().nullable(),
   budgets: z.object({ turns: count, tokens: count.nullable(), commandMs: count, outputBytes: count }),

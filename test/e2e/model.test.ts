@@ -4,6 +4,7 @@ import { join } from "node:path";
 import { afterAll, describe, expect, it } from "vitest";
 import { mw } from "../support/cli.ts";
 import { startEngine } from "../support/engine/index.ts";
+import { MODEL_DIRECTORY } from "../support/engine/tokenizer.ts";
 import { leftoversAfter } from "../support/leftovers.ts";
 import { writeTask } from "../support/tasks.ts";
 
@@ -98,6 +99,42 @@ describe("mw run with a program that calls the model by itself", () => {
       await engine.close();
     }
     expect(await leftoversAfter(home, 5000)).toEqual([]);
+  });
+
+  it("renders the prompts itself where it has the tokenizer, each an exact extension of the tokens before it", async () => {
+    const task = writeTask(join(place, "rendered"), { name: "test/rendered" });
+    const engine = await startEngine([{ reasoning: "hm", content: "So.", calls: [{ arguments: '{ "command":"mkdir -p /work" }' }] }, { calls: [{ command: "echo hello > /work/out" }] }, { content: "done" }], { flavour: "sglang", drift: 0.3 });
+    try {
+      const args = ["run", task, "--harness", "bash", "--upstream", `sglang=${engine.root}`, "--model", "m", "--tokenizer", MODEL_DIRECTORY, "--require-tokens", "--json", "--quiet"];
+      const { code, stdout, stderr } = await mw(args, { env: { MW_HOME: home } });
+      expect(code, stderr).toBe(0);
+      const { run, rollouts } = JSON.parse(stdout) as { run: string; rollouts: { reward: number }[] };
+      expect(rollouts.map(({ reward }) => reward)).toEqual([1]);
+      const { calls } = JSON.parse((await mw(["export", run], { env: { MW_HOME: home } })).stdout) as { calls: { notes: string[]; tokens: { promptIds: number[]; completionIds: number[] } }[] };
+      expect(calls.map(({ notes }) => notes)).toEqual([[], [], []]);
+      // After the probe: the engine was given ids alone.
+      expect(engine.requests.slice(1).map(({ path }) => path)).toEqual(["/generate", "/generate", "/generate"]);
+      for (let at = 1; at < calls.length; at++) {
+        const before = [...calls[at - 1]!.tokens.promptIds, ...calls[at - 1]!.tokens.completionIds];
+        expect(calls[at]!.tokens.promptIds.slice(0, before.length)).toEqual(before);
+      }
+    } finally {
+      await engine.close();
+    }
+  });
+
+  it("says what is wrong with a tokenizer directory before anything runs", async () => {
+    const task = writeTask(join(place, "no-tokenizer"), { name: "test/no-tokenizer" });
+    const engine = await startEngine([{ content: "x" }]);
+    try {
+      const run = (...flags: string[]): ReturnType<typeof mw> => mw(["run", task, "--harness", "bash", "--upstream", `vllm=${engine.root}`, "--model", "m", ...flags], { env: { MW_HOME: home } });
+      expect(await run("--tokenizer", place)).toMatchObject({ code: 2, stderr: expect.stringContaining("has no tokenizer.json") as unknown });
+      expect(await run("--tokenizer", MODEL_DIRECTORY, "--family", "gpt5")).toMatchObject({ code: 2, stderr: expect.stringContaining("no model family") as unknown });
+      expect(await run("--family", "qwen")).toMatchObject({ code: 2, stderr: expect.stringContaining("no tokenizer is given") as unknown });
+      expect(engine.requests).toEqual([]);
+    } finally {
+      await engine.close();
+    }
   });
 
   it("is not started for training on a server that gives no tokens", async () => {

@@ -99,7 +99,9 @@ function upstreamOf(config: Config, requireTokens: boolean): NewRun["upstream"] 
   if (model === null) throw new MwError("usage", "--upstream is given, but no model", { fix: "add --model NAME, as the server lists it under /v1/models" });
   const sampling: Record<string, number> = {};
   for (const [key, value] of [["temperature", config.get("temperature")], ["top_p", config.get("topP")], ["seed", config.get("samplingSeed")], ["max_tokens", config.get("maxTokens")]] as const) if (value !== null) sampling[key] = value;
-  return { url: `${spec.kind}=${spec.url}`, model, sampling, requireTokens };
+  const [directory, family] = [config.get("tokenizer"), config.get("family")];
+  if (directory === null && family !== null) throw new MwError("usage", `${config.origin("family")} names a model family, and no tokenizer is given`, { fix: "add --tokenizer DIRECTORY, or leave the family out" });
+  return { url: `${spec.kind}=${spec.url}`, model, sampling, requireTokens, tokenizer: directory === null ? null : { directory, family } };
 }
 
 async function showPlan(context: AppContext, request: NewRun, json: boolean): Promise<void> {
