@@ -29,7 +29,7 @@ export const gatewayCommand: Command<AppContext> = buildCommand<GatewayFlags, []
       dir: { kind: "parsed", parse: textParser, optional: true, placeholder: "directory", brief: "where sessions are recorded (default: gateway/ in MW_HOME)" },
       requireTokens: { kind: "boolean", default: false, withNegated: false, brief: "refuse to start unless the server returns exact token ids and logprobs, which training needs" },
       json: { kind: "boolean", default: false, withNegated: false, brief: "print addresses and sessions as one JSON document" },
-      quiet: { kind: "boolean", default: false, withNegated: false, brief: "no line on stderr for each call" },
+      quiet: { kind: "boolean", default: false, withNegated: false, brief: "no line on stderr for each session and call" },
     },
     aliases: { q: "quiet" },
   },

@@ -3,7 +3,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { afterAll, describe, expect, it } from "vitest";
 import { mw } from "../support/cli.ts";
-import { startEngine } from "../support/engine/index.ts";
+import { startEngine, type EngineScript } from "../support/engine/index.ts";
 import { MODEL_DIRECTORY } from "../support/engine/tokenizer.ts";
 import { leftoversAfter } from "../support/leftovers.ts";
 import { writeTask } from "../support/tasks.ts";
@@ -135,6 +135,26 @@ describe("mw run with a program that calls the model by itself", () => {
     } finally {
       await engine.close();
     }
+  });
+
+  it("ends as the model's failure when the model server fails under it, and as the agent's own when it does not", async () => {
+    const task = writeTask(join(place, "failing"), { name: "test/failing" });
+    const program = `const answer = await fetch(process.env.OPENAI_BASE_URL + "/chat/completions", { method: "POST", headers: { authorization: "Bearer " + process.env.OPENAI_API_KEY }, body: JSON.stringify({ model: "any", messages: [{ role: "user", content: "How?" }] }) });
+      await answer.text();
+      process.exit(answer.ok ? 7 : 1);`;
+    const outcomesOf = async (script: EngineScript): Promise<unknown> => {
+      const engine = await startEngine(script);
+      try {
+        const { stdout, stderr } = await mw(["run", task, "--harness", "generic", "--harness-command", `${process.execPath} --input-type=module -e '${program}'`, "--upstream", engine.url, "--model", "m", "--json", "--quiet"], { env: { MW_HOME: home } });
+        if (stdout === "") throw new Error(stderr);
+        return (JSON.parse(stdout) as { outcomes: unknown }).outcomes;
+      } finally {
+        await engine.close();
+      }
+    };
+    // The run's own questions are answered.
+    expect(await outcomesOf(({ body }) => (body["max_tokens"] === 1 ? { content: "x" } : { status: 500 }))).toEqual({ model_error: 1 });
+    expect(await outcomesOf(() => ({ content: "x" }))).toEqual({ scored: 1 });
   });
 
   it("is not started for training on a server that gives no tokens", async () => {

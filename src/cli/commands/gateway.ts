@@ -95,7 +95,7 @@ class Opener {
     const opened = new CallLog({ path: join(own, "calls.jsonl"), durability });
     logs.push(opened);
     found(opened);
-    note(this.#context, `session ${session.id} (${printable(name)}): ${printable(own)}`);
+    if (!this.#options.quiet) note(this.#context, `session ${session.id} (${printable(name)}): ${printable(own)}`);
     return session;
   }
 
