@@ -1,11 +1,10 @@
 /**
  * The real agent CLIs, fetched and baked once, in real machines without network, against a scripted model: an image without a C library, without Python, without
- * Node, and (but for those that need one) without bash.
+ * Node, and without bash.
  */
-import { copyFileSync, mkdirSync, mkdtempSync, rmSync } from "node:fs";
-import { execFileSync } from "node:child_process";
+import { mkdtempSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
-import { dirname, join } from "node:path";
+import { join } from "node:path";
 import { afterAll, beforeAll, describe, expect, it } from "vitest";
 import { systemRuntime } from "../../src/core/runtime.ts";
 import { bakedHarness, bakeHarness } from "../../src/harness/bake/bake.ts";
@@ -21,39 +20,32 @@ import { makeTestRoot, type TestRoot } from "../support/rootfs.ts";
 let home = "";
 let store: LocalImageStore;
 let backend: SandboxBackend;
-let plain: TestRoot;
-let withBash: TestRoot;
+let image: TestRoot;
 const layers = new Map<string, readonly LayerMount[]>();
 
 beforeAll(async () => {
   home = mkdtempSync(join(tmpdir(), "mw-interop-"));
   store = await openImageStore({ home });
   backend = await openNativeBackend({ home });
-  plain = makeTestRoot();
-  withBash = makeTestRoot();
-  for (const file of ["/bin/bash", ...[...execFileSync("ldd", ["/bin/bash"], { encoding: "utf8" }).matchAll(/(\/\S+) \(0x/g)].map((match) => match[1] ?? "")]) {
-    mkdirSync(dirname(join(withBash.directory, file)), { recursive: true });
-    copyFileSync(file, join(withBash.directory, file));
-  }
+  image = makeTestRoot();
 }, 120_000);
 afterAll(async () => {
   await backend.close();
-  for (const root of [plain, withBash]) root.remove();
+  image.remove();
   rmSync(home, { recursive: true, force: true });
 });
 
 async function bake(descriptor: CliDescriptor): Promise<readonly LayerMount[]> {
   const known = layers.get(descriptor.name);
   if (known !== undefined) return known;
-  const image = await bakeHarness(store, descriptor, { env: process.env, progress: () => undefined });
-  const made = (await store.rootFilesystem(image)).layers.map((path) => ({ path }));
+  const baked = await bakeHarness(store, descriptor, { env: process.env, progress: () => undefined });
+  const made = (await store.rootFilesystem(baked)).layers.map((path) => ({ path }));
   layers.set(descriptor.name, made);
   return made;
 }
 
 async function play(descriptor: CliDescriptor, options: Partial<RehearsalOptions> = {}): Promise<Rehearsal> {
-  const root = descriptor.name === "claude-code" ? withBash.root : plain.root;
-  return rehearse({ backend, root, layers: await bake(descriptor), descriptor, runtime: systemRuntime, signal: new AbortController().signal, ...options });
+  return rehearse({ backend, root: image.root, layers: await bake(descriptor), descriptor, runtime: systemRuntime, signal: new AbortController().signal, ...options });
 }
 
 function failures({ checks }: Rehearsal): unknown {

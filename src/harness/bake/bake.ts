@@ -9,8 +9,9 @@
  * collected when its name is gone. Bytes depend on the packages and the host's C library only, so that baking again gives the same layers.
  */
 import { createHash } from "node:crypto";
-import { chmod, copyFile, mkdir } from "node:fs/promises";
+import { chmod, copyFile, mkdir, realpath } from "node:fs/promises";
 import { join } from "node:path";
+import { MwError } from "../../core/errors.ts";
 import type { Image, ImageProgress } from "../../image/image.ts";
 import type { LayerRecord } from "../../image/layers.ts";
 import { EMPTY_CONFIG } from "../../image/records.ts";
@@ -49,11 +50,11 @@ export function bakedName(name: string, version: string): string {
 }
 
 function cliSource(store: LocalImageStore, descriptor: CliDescriptor, bake: BakeOptions): Source {
-  const { name, version, install, remove } = descriptor;
+  const { name, version, install, remove, companion } = descriptor;
   return {
     name: `docker.io/${bakedName(name, version)}`,
     label: bakedName(name, version),
-    fingerprint: () => Promise.resolve(fingerprintOf([install, remove])),
+    fingerprint: () => Promise.resolve(fingerprintOf([install, remove, ...(companion === undefined ? [] : [companion.program])])),
     load: (options) =>
       inTemporary(store, async (directory) => {
         const root = join(directory, "cli", ".mw/harness", name);
@@ -75,6 +76,7 @@ function cliSource(store: LocalImageStore, descriptor: CliDescriptor, bake: Bake
           libraries = (await installPypi({ install, directory: root, env: bake.env, signal: options.signal })).libraries;
         }
         await removeMatching(root, remove);
+        if (companion !== undefined) await takeAlong(companion.program, root);
         const programs = [...runtime, ...(await elfFiles(root))];
         const libc = join(directory, "libc", ".mw/lib");
         const missing = await addPrivateLibc(programs, libc, libraries);
@@ -84,6 +86,16 @@ function cliSource(store: LocalImageStore, descriptor: CliDescriptor, bake: Bake
         return { layers: [await pack("libc"), ...below, await pack("cli")], config: { ...EMPTY_CONFIG, labels: { "manyworlds.libc": await libcVersion() } } };
       }),
   };
+}
+
+/** Copies a program of this host to `bin/`; its libraries are found like all others. */
+async function takeAlong(program: string, root: string): Promise<void> {
+  const places = ["/bin", "/usr/bin"].map((directory) => join(directory, program));
+  const found = await Promise.all(places.map((path) => realpath(path).catch(() => null)));
+  const path = found.find((candidate) => candidate !== null);
+  if (path === undefined || path === null) throw new MwError("environment", `baking takes this host's ${program} along, and there is none`, { fix: `install ${program}` });
+  await mkdir(join(root, "bin"), { recursive: true });
+  await copyFile(path, join(root, "bin", program));
 }
 
 function nodeSource(store: LocalImageStore, version: string, bake: BakeOptions): Source {

@@ -58,7 +58,7 @@ async function drive(descriptor: CliDescriptor, options: CliHarnessOptions, cont
   if (signal.aborted) return { ...stopOfSignal(signal), ...counts() };
   try {
     await prepareHome(sandbox, descriptor, values, owner === "" ? "0:0" : owner);
-    const env = { ...(await ownHome(sandbox, user)), ...renderAll({ ...descriptor.env, ...(root ? descriptor.rootEnv : {}) }, values) };
+    const env = { ...(await ownHome(sandbox, user)), ...(await companionOf(sandbox, descriptor, values)), ...renderAll({ ...descriptor.env, ...(root ? descriptor.rootEnv : {}) }, values) };
     const { exit, stdout, stderr } = await runCommand(
       { ...context, user, budgets: { ...budgets, outputBytes: LIMITS.cliOutputBytes } },
       {
@@ -153,6 +153,12 @@ function renderAll(texts: Readonly<Record<string, string>>, values: TemplateValu
 async function ownHome(sandbox: Sandbox, user: string | null): Promise<Readonly<Record<string, string>>> {
   const { code } = await sandbox.run({ command: ["/bin/sh", "-c", 'test -d "$HOME" && test -w "$HOME"'], ...(user === null ? {} : { user }), timeoutMs: 60_000 });
   return code === 0 ? {} : { HOME };
+}
+
+async function companionOf(sandbox: Sandbox, { companion }: CliDescriptor, values: TemplateValues): Promise<Readonly<Record<string, string>>> {
+  if (companion === undefined) return {};
+  const { code } = await sandbox.run({ command: ["/bin/sh", "-c", 'command -v "$0" >/dev/null', companion.program], timeoutMs: 60_000 });
+  return code === 0 ? {} : { [companion.variable]: `${values.root}/bin/${companion.program}` };
 }
 
 /** Session logs are worth having and nobody's failure. */

@@ -80,6 +80,8 @@ export interface CliDescriptor {
   readonly files: readonly ConfigFile[];
   readonly env: Readonly<Record<string, string>>;
   readonly rootEnv?: Readonly<Record<string, string>>;
+  /** A program that it cannot do without: the baking host's is taken along as `{root}/bin/PROGRAM`, and named in the variable where the image has none. */
+  readonly companion?: { readonly program: string; readonly variable: string };
   readonly endings: readonly EndingRule[];
   /** Files and directories below `{home}` that are kept with the rollout: session logs. */
   readonly logs: readonly string[];

@@ -24,9 +24,13 @@ export const claudeCode: CliDescriptor = {
     DISABLE_PROMPT_CACHING: "1",
     CLAUDE_CODE_ATTRIBUTION_HEADER: "0",
     CLAUDE_CODE_MAX_RETRIES: "4",
+    CLAUDE_CODE_MAX_CONTEXT_TOKENS: "{contextTokens}",
+    CLAUDE_CODE_MAX_OUTPUT_TOKENS: "{outputTokens}",
   },
   rootEnv: { IS_SANDBOX: "1" },
   // The last line of its output is a JSON document of its own, in which the model's text is escaped.
+  // Its commands run in bash or zsh, and in nothing else.
+  companion: { program: "bash", variable: "CLAUDE_CODE_SHELL" },
   endings: [
     { text: '"result":"Prompt is too long"', means: "context_overflow", detail: "The conversation no longer fitted the model." },
     { text: '"subtype":"error_max_turns"', means: "turns", detail: "Its own limit of turns was reached." },
@@ -35,7 +39,7 @@ export const claudeCode: CliDescriptor = {
   logs: ["projects"],
   quirks: [
     "As root it skips permissions only with IS_SANDBOX=1, which is set for it.",
-    "Runs commands with bash or zsh only; where the image has neither, every command fails.",
+    "Runs commands with bash or zsh only; an image without bash gets the baking host's, for its commands alone.",
     "Messages of role `system` stand in the middle of its conversations.",
     "After a context overflow it summarises and goes on in a fresh conversation.",
   ],

@@ -109,7 +109,7 @@ export const miniSweAgent: CliDescriptor = {
       },
     },
   ],
-  env: { MSWEA_GLOBAL_CONFIG_DIR: "{home}", MSWEA_CONFIGURED: "true", MSWEA_SILENT_STARTUP: "1", LITELLM_LOCAL_MODEL_COST_MAP: "True" },
+  env: { MSWEA_GLOBAL_CONFIG_DIR: "{home}", MSWEA_CONFIGURED: "true", MSWEA_SILENT_STARTUP: "1", MSWEA_MODEL_RETRY_STOP_AFTER_ATTEMPT: "4", LITELLM_LOCAL_MODEL_COST_MAP: "True" },
   endings: [
     { text: "^ContextWindowExceededError: litellm", means: "context_overflow", detail: "The conversation no longer fitted the model." },
     { text: "^\\w+(?:Error|Timeout): litellm\\.", means: "model_error", detail: "The model API answered with errors until it gave up." },

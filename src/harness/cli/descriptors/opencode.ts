@@ -51,7 +51,7 @@ export const opencode: CliDescriptor = {
   ],
   logs: ["data/opencode/opencode.db", "data/opencode/log"],
   quirks: [
-    "Tries a failing model API again without end: the agent's time ends it.",
+    "Tries a failing model API again for one and a half minutes.",
     "Summarises without end when the reported usage stays near the configured window.",
     "Hides the exit code of a failing command from the model.",
     "Stops a command after about 120 s.",

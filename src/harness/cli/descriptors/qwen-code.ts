@@ -18,6 +18,7 @@ export const qwenCode: CliDescriptor = {
         telemetry: { enabled: false },
         general: { disableAutoUpdate: true, enableAutoUpdate: false },
         security: { auth: { selectedType: "openai" } },
+        model: { generationConfig: { contextWindowSize: "{contextTokens}" } },
       },
     },
   ],
