@@ -23,6 +23,8 @@ import { render, renderDocument, type TemplateValues } from "./template.ts";
 
 /** The CLI's own directory in the sandbox. Everything below `/.mw` is dropped before verification. */
 const HOME = "/.mw/home";
+/** Of an image that says nothing. */
+const DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 const DEFAULT_CONTEXT_TOKENS = 131_072;
 
 export interface CliHarnessOptions {
@@ -59,11 +61,12 @@ async function drive(descriptor: CliDescriptor, options: CliHarnessOptions, cont
   try {
     await prepareHome(sandbox, descriptor, values, owner === "" ? "0:0" : owner);
     const env = { ...(await ownHome(sandbox, user)), ...(await companionOf(sandbox, descriptor, values)), ...renderAll({ ...descriptor.env, ...(root ? descriptor.rootEnv : {}) }, values) };
+    const command = commandOf(descriptor, root, values);
     const { exit, stdout, stderr } = await runCommand(
       { ...context, user, budgets: { ...budgets, outputBytes: LIMITS.cliOutputBytes } },
       {
-        command: [...commandOf(descriptor, root, values), ...input.words],
-        shown: descriptor.command,
+        command: [...command, ...input.words],
+        shown: command,
         agentWasHere: false,
         env,
         stdin: input.stdin,
@@ -114,7 +117,6 @@ function valuesOf(descriptor: CliDescriptor, context: HarnessContext, endpoint: 
     platform: `${process.platform}-${process.arch}`,
     triple: `${process.arch === "arm64" ? "aarch64" : "x86_64"}-unknown-linux-musl`,
     home: HOME,
-    workdir: context.workdir ?? context.sandbox.spec.workdir ?? context.sandbox.spec.root.workdir,
     baseUrl: endpoint.baseUrl,
     token: endpoint.token,
     model: endpoint.model,
@@ -158,7 +160,10 @@ async function ownHome(sandbox: Sandbox, user: string | null): Promise<Readonly<
 async function companionOf(sandbox: Sandbox, { companion }: CliDescriptor, values: TemplateValues): Promise<Readonly<Record<string, string>>> {
   if (companion === undefined) return {};
   const { code } = await sandbox.run({ command: ["/bin/sh", "-c", 'command -v "$0" >/dev/null', companion.program], timeoutMs: 60_000 });
-  return code === 0 ? {} : { [companion.variable]: `${values.root}/bin/${companion.program}` };
+  if (code === 0) return {};
+  if (companion.variable !== null) return { [companion.variable]: `${values.root}/bin/${companion.program}` };
+  const { spec } = sandbox;
+  return { PATH: `${spec.env?.["PATH"] ?? spec.root.env["PATH"] ?? DEFAULT_PATH}:${values.root}/bin` };
 }
 
 /** Session logs are worth having and nobody's failure. */

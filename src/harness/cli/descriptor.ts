@@ -39,7 +39,7 @@ export interface ConfigFile {
 
 /** What an exit means. The first that fits is taken; exits that none fits are `finished` for 0 and `crashed` otherwise. */
 export interface EndingRule {
-  /** Exit codes to which it applies; absent: all but 0. */
+  /** Exit codes to which it applies; absent: all but 0. With 0 among them, the text must be one that the model's own words cannot make. */
   readonly codes?: readonly number[];
   /** A regular expression (case-insensitive, `^` and `$` at lines) over the end of stdout, then of stderr; absent: the code alone decides. */
   readonly text?: string;
@@ -80,8 +80,11 @@ export interface CliDescriptor {
   readonly files: readonly ConfigFile[];
   readonly env: Readonly<Record<string, string>>;
   readonly rootEnv?: Readonly<Record<string, string>>;
-  /** A program that it cannot do without: the baking host's is taken along as `{root}/bin/PROGRAM`, and named in the variable where the image has none. */
-  readonly companion?: { readonly program: string; readonly variable: string };
+  /**
+   * A program that it cannot do without: the baking host's is taken along as `{root}/bin/PROGRAM`. Where the image has none of that name, the variable names it, or (null)
+   * that directory comes last on the PATH.
+   */
+  readonly companion?: { readonly program: string; readonly variable: string | null };
   readonly endings: readonly EndingRule[];
   /** Files and directories below `{home}` that are kept with the rollout: session logs. */
   readonly logs: readonly string[];

@@ -65,6 +65,7 @@ describe("the end of a CLI", () => {
   // Texts as these versions wrote them when their requests were answered so.
   it.each<[string, number, string, string, string]>([
     ["claude-code", 1, '{"is_error":true,"terminal_reason":"api_error","result":"Prompt is too long","type":"result"}\n', "", "context_overflow"],
+    ["claude-code", 1, '{"is_error":true,"terminal_reason":"prompt_too_long","result":"Prompt is too long · the request is ~2000 tokens"}\n', "", "context_overflow"],
     ["claude-code", 1, '{"terminal_reason":"api_error","result":"API Error: 500"}\n', "", "upstream_failed"],
     ["claude-code", 1, '{"message":{"content":[{"type":"text","text":"{\\"terminal_reason\\":\\"api_error\\"}"}]}}\n', "", "crashed"],
     ["codex", 1, '{"type":"turn.failed","error":{"message":"Codex ran out of room in the model\'s context window. Start a new thread"}}\n', "", "context_overflow"],
@@ -79,8 +80,10 @@ describe("the end of a CLI", () => {
     ["opencode", 1, '{"type":"error","error":{"name":"ContextOverflowError","data":{}}}\n', "", "context_overflow"],
     ["opencode", 1, '{"type":"error","error":{"name":"ContextOverflowError"}}\n{"type":"step_finish","part":{"reason":"stop"}}\n', "", "finished"],
     ["opencode", 1, '{"type":"step_finish","part":{"reason":"stop"}}\n{"type":"error","error":{"name":"APIError","data":{"message":"bad key"}}}\n', "", "upstream_failed"],
-    ["pi", 1, "", "400 This model's maximum context length is 1000 tokens.", "context_overflow"],
-    ["pi", 1, "", "401 bad key\n", "upstream_failed"],
+    ["pi", 0, '{"type":"agent_end","messages":[{"role":"assistant","stopReason":"error","errorMessage":"400 x"}]}\n{"type":"compaction_start","reason":"overflow"}\n', "", "context_overflow"],
+    ["pi", 0, '{"type":"agent_end","messages":[{"role":"assistant","stopReason":"error","timestamp":1,"errorMessage":"401 bad key"}]}\n', "", "upstream_failed"],
+    ["pi", 0, '{"type":"auto_retry_end","success":false,"attempt":3,"finalError":"500 boom"}\n', "", "upstream_failed"],
+    ["pi", 0, '{"type":"agent_end","messages":[{"role":"assistant","content":[{"type":"text","text":"\\"stopReason\\":\\"error\\",\\"errorMessage\\":\\"x\\"}]}"}],"stopReason":"stop"}]}\n', "", "finished"],
     ["continue", 1, "", '{"status":"error","message":"Context length exceeded: Error: 400"}', "context_overflow"],
     ["continue", 1, "", '{"status":"error","message":"401 bad key"}', "upstream_failed"],
     ["mini-swe-agent", 1, "", "│ 514 │\nContextWindowExceededError: litellm.ContextWindowExceededError: \nlitellm.BadRequestError", "context_overflow"],

@@ -2,7 +2,7 @@
  * Why a CLI ended. Exit codes of agent CLIs mean little: 0 follows a denied permission as well as a finished task, 1 a context overflow after which the work was done
  * all the same. What the gateway saw comes first, then the descriptor's rules, then the code. Nothing of this decides the reward.
  *
- * What a CLI prints may be the policy's own words. So a text counts only with an exit code that is an error, and a failure of the model server is believed only
+ * What a CLI prints may be the policy's own words. So a text counts only with the exit codes of its rule (all but 0, as a rule), and a failure of the model server is believed only
  * where the gateway, if there is one, saw one.
  */
 import { MwError } from "../../core/errors.ts";

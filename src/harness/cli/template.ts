@@ -14,8 +14,6 @@ export interface TemplateValues {
   readonly triple: string;
   /** The CLI's own directory: configuration, session logs. Not the user's home. */
   readonly home: string;
-  /** The task's working directory. */
-  readonly workdir: string;
   /** Of the model API, without a path: `http://127.0.0.1:PORT`. */
   readonly baseUrl: string;
   readonly token: string;

@@ -32,7 +32,7 @@ export const claudeCode: CliDescriptor = {
   // Its commands run in bash or zsh, and in nothing else.
   companion: { program: "bash", variable: "CLAUDE_CODE_SHELL" },
   endings: [
-    { text: '"result":"Prompt is too long"', means: "context_overflow", detail: "The conversation no longer fitted the model." },
+    { text: '"terminal_reason":"prompt_too_long"|"result":"Prompt is too long', means: "context_overflow", detail: "The conversation no longer fitted the model." },
     { text: '"subtype":"error_max_turns"', means: "turns", detail: "Its own limit of turns was reached." },
     { text: '"terminal_reason":"api_error"', means: "model_error", detail: "The model API answered with errors until it gave up." },
   ],

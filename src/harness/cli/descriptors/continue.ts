@@ -34,6 +34,8 @@ export const continueCli: CliDescriptor = {
     },
   ],
   env: { CONTINUE_GLOBAL_DIR: "{home}", CONTINUE_TELEMETRY_ENABLED: "0", CONTINUE_METRICS_ENABLED: "0", CONTINUE_CLI_ENABLE_TELEMETRY: "0" },
+  // Its commands run in bash.
+  companion: { program: "bash", variable: "SHELL" },
   endings: [
     { text: '\\{"status":"error","message":"Context length exceeded', means: "context_overflow", detail: "The conversation no longer fitted the model." },
     { text: '\\{"status":"error","message":', means: "model_error", detail: "The model API answered with errors until it gave up." },

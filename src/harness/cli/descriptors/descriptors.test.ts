@@ -6,7 +6,7 @@ import { render, renderDocument, type TemplateValues } from "../template.ts";
 import { CLI_DESCRIPTORS } from "./index.ts";
 
 const VALUES: TemplateValues = {
-  root: "/root", node: "/node", python: "/python", platform: "linux-x64", triple: "x86_64-unknown-linux-musl", home: "/home", workdir: "/work",
+  root: "/root", node: "/node", python: "/python", platform: "linux-x64", triple: "x86_64-unknown-linux-musl", home: "/home",
   baseUrl: "http://127.0.0.1:1", token: "T", model: "M", contextTokens: 1000, outputTokens: 250, uuid: "U", instruction: "I {token}",
 };
 

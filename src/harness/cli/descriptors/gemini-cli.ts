@@ -23,6 +23,8 @@ export const geminiCli: CliDescriptor = {
     },
   ],
   env: { GEMINI_CLI_HOME: "{home}", GOOGLE_GEMINI_BASE_URL: "{baseUrl}", GEMINI_API_KEY: "{token}", GEMINI_CLI_NO_RELAUNCH: "true" },
+  // Its commands run in bash.
+  companion: { program: "bash", variable: null },
   // Lines of JSON, in which the model's text is escaped. Exit codes of API errors are the HTTP status modulo 256.
   endings: [
     { codes: [41], means: "harness_error", detail: "Its authentication settings were refused." },

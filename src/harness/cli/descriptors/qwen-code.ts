@@ -23,6 +23,8 @@ export const qwenCode: CliDescriptor = {
     },
   ],
   env: { QWEN_HOME: "{home}", OPENAI_API_KEY: "{token}", OPENAI_BASE_URL: "{baseUrl}/v1", OPENAI_MODEL: "{model}", QWEN_CODE_NO_RELAUNCH: "true", QWEN_CODE_SUPPRESS_YOLO_WARNING: "1" },
+  // Its commands run in bash.
+  companion: { program: "bash", variable: null },
   // Lines of JSON, in which the model's text is escaped.
   endings: [
     { codes: [53], means: "turns", detail: "Its own limit of turns was reached." },
