@@ -38,6 +38,7 @@ export const claudeCode: CliDescriptor = {
   ],
   logs: ["projects"],
   quirks: [
+    "Takes a task that is nothing but a command of its own, such as `/help`, for that; one that begins with a path is sent.",
     "As root it skips permissions only with IS_SANDBOX=1, which is set for it.",
     "Runs commands with bash or zsh only; an image without bash gets the baking host's, for its commands alone.",
     "Messages of role `system` stand in the middle of its conversations.",

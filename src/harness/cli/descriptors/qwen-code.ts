@@ -33,6 +33,7 @@ export const qwenCode: CliDescriptor = {
   ],
   logs: ["projects"],
   quirks: [
+    "Adds two line ends to the task, and rewrites the blanks of one in which `@name` stands; takes one that is nothing but a command of its own, such as `/help`, for that.",
     "Its prompt takes about 19,000 tokens before any work.",
     "Runs with V8's optimising WebAssembly compiler off: with it one rollout takes 1.9 GB and 15 s.",
     "Refuses commands that sleep for long.",
