@@ -15,7 +15,10 @@ import type { Fault } from "../../src/harness/rehearsal/scripted-model.ts";
 import { openImageStore, type LocalImageStore } from "../../src/image/store.ts";
 import { openNativeBackend } from "../../src/sandbox/index.ts";
 import type { LayerMount, SandboxBackend } from "../../src/sandbox/sandbox.ts";
+import { mw } from "../support/cli.ts";
+import { startEngine } from "../support/engine/index.ts";
 import { makeTestRoot, type TestRoot } from "../support/rootfs.ts";
+import { writeTask } from "../support/tasks.ts";
 
 let home = "";
 let store: LocalImageStore;
@@ -105,5 +108,49 @@ describe("baking", () => {
     expect(await bakedHarness(store, descriptor)).toBeNull();
     const again = await bakeHarness(store, descriptor, { env: process.env, progress: () => undefined });
     expect(again.layers).toEqual(first?.layers);
+  });
+});
+
+/** The name and arguments of the shell in a request that reached the inference server. */
+function shellCall(body: Readonly<Record<string, unknown>>, command: string): { readonly name: string; readonly arguments: string } {
+  const names = (body["tools"] as { function: { name: string } }[]).map((tool) => tool.function.name);
+  const name = ["bash", "Bash", "run_shell_command", "exec_command"].find((candidate) => names.includes(candidate));
+  if (name === undefined) throw new Error(`no shell among ${names.join(", ")}`);
+  return { name, arguments: JSON.stringify(name === "exec_command" ? { cmd: command } : { command, description: "work", is_background: false }) };
+}
+
+describe("mw run", () => {
+  beforeAll(async () => {
+    // The data directory, with everything that was baked, goes to the runs.
+    await backend.close();
+  });
+
+  it.each(CLI_DESCRIPTORS.map((descriptor) => [descriptor.name, descriptor] as const))("lets %s work on a task through the gateway, with its exact tokens", async (name, descriptor) => {
+    await bake(descriptor);
+    const instruction = "\n- [ ] Write `hello` to $(pwd)/../work/out\n\t'é 北'\n";
+    const task = writeTask(join(home, "tasks", name), { name: `interop/${name}`, instruction });
+    const engine = await startEngine(({ body, toolTurns }) => {
+      if (!Array.isArray(body["tools"]) || body["tools"].length === 0) return { content: "x" };
+      if (toolTurns === 0) return { content: null, calls: [shellCall(body, "mkdir -p /work; echo hello > /work/out")] };
+      return toolTurns === 1 && descriptor.doneCommand !== undefined ? { content: null, calls: [shellCall(body, descriptor.doneCommand)] } : { content: "done" };
+    });
+    try {
+      const args = ["run", task, "--harness", name, "--upstream", `vllm=${engine.url}`, "--model", "m", "--require-tokens", "--timeout-multiplier", "10", "--seed", "1", "--json", "--quiet"];
+      const { code, stdout, stderr } = await mw(args, { env: { MW_HOME: home } });
+      expect(code, stderr).toBe(0);
+      const { run, rollouts } = JSON.parse(stdout) as { run: string; rollouts: { reward: number; stopReason: string; outcome: string; error: unknown }[] };
+      expect(rollouts).toEqual([expect.objectContaining({ outcome: "scored", reward: 1, stopReason: "finished", error: null })]);
+      const exported = JSON.parse((await mw(["export", run], { env: { MW_HOME: home } })).stdout) as { turns: number; calls: { status: string; dialect: string; request: unknown; tokens: { completionIds: number[]; logprobs: number[] } | null }[] };
+      expect(exported.calls.length).toBeGreaterThanOrEqual(2);
+      for (const call of exported.calls) {
+        expect(call).toMatchObject({ status: "complete", dialect: descriptor.dialect });
+        expect(call.tokens?.completionIds.length).toBeGreaterThan(0);
+        expect(call.tokens?.logprobs).toHaveLength(call.tokens?.completionIds.length ?? -1);
+      }
+      const asked = JSON.stringify(engine.requests.find(({ body }) => "tools" in body)?.body["messages"]);
+      expect(asked).toContain(JSON.stringify(descriptor.trimsInstruction === true ? instruction.trim() : instruction).slice(1, -1));
+    } finally {
+      await engine.close();
+    }
   });
 });

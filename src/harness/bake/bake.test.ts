@@ -65,7 +65,10 @@ async function startRegistry(): Promise<Registry> {
     response.writeHead(200, { "content-type": "application/json" }).end(JSON.stringify(document));
   });
   await new Promise<void>((resolve) => server.listen(0, "127.0.0.1", resolve));
-  onTestFinished(() => void server.close().closeAllConnections());
+  onTestFinished(() => {
+    server.close();
+    server.closeAllConnections();
+  });
   const url = `http://127.0.0.1:${(server.address() as AddressInfo).port}/`;
   registry.env = { PATH: process.env["PATH"], HOME: temporaryDirectory(), npm_config_registry: url, npm_config_cache: temporaryDirectory(), npm_config_userconfig: "/dev/null", npm_config_fetch_retries: "0" };
   return registry;
