@@ -11,8 +11,9 @@ export default defineConfig({
     exclude: suite === undefined ? Object.values(SUITES).map(({ directory }) => `${directory}/**`) : [],
     // Machines are real: two files at once fill two cores.
     maxWorkers: 2,
-    testTimeout: suite?.testTimeout ?? 60_000,
-    hookTimeout: 120_000,
+    // Generous, because a loaded machine is no defect: tests wait for conditions, not for times.
+    testTimeout: suite?.testTimeout ?? 180_000,
+    hookTimeout: 300_000,
     globalSetup: ["test/support/global-setup.ts"],
   },
 });

@@ -169,7 +169,7 @@ describe("script", () => {
   it("goes on after a line that takes too long, and stops at its budgets and signals", async () => {
     const harness = await script("sleep 60\necho next\necho more");
     const { context, recorded } = harnessContext(sandbox);
-    expect(await harness.run({ ...context, budgets: { ...BUDGETS, commandMs: 300, turns: 2 } })).toMatchObject({ stopReason: "turns", turns: 2 });
+    expect(await harness.run({ ...context, budgets: { ...BUDGETS, commandMs: 5000, turns: 2 } })).toMatchObject({ stopReason: "turns", turns: 2 });
     expect(recorded.commands.map((command) => command.ended)).toEqual(["timed_out", "exited"]);
     expect(await harness.run({ ...context, budgets: { ...BUDGETS, timeMs: 300 } })).toMatchObject({ stopReason: "agent_time", turns: 1 });
     const stop = new AbortController();

@@ -47,8 +47,7 @@ it("is taken over from a holder that was killed, and never from one that lives",
   while (!readdirSync(directory).includes("lock")) await new Promise((resolve) => setTimeout(resolve, 5));
   let waitingFor = "";
   const taken = withLock(path, () => Promise.resolve("mine"), { onWait: (pid) => (waitingFor = pid) });
-  await new Promise((resolve) => setTimeout(resolve, 300));
-  expect(waitingFor).toBe(String(child.pid));
+  await expect.poll(() => waitingFor, { timeout: 60_000 }).toBe(String(child.pid));
   child.kill("SIGKILL");
   expect(await taken).toBe("mine");
 });

@@ -59,7 +59,7 @@ class MemoryBackend {
   }
 }
 
-const task = (name: string): Task =>
+const task = (name: string, agentMs: number): Task =>
   ({
     name,
     family: "f",
@@ -67,8 +67,8 @@ const task = (name: string): Task =>
     directory: `/${name}`,
     instruction: `do ${name}`,
     environment: { image: "host", dockerfile: "/x", context: "/nowhere", env: {}, cpus: null, memoryBytes: null, diskBytes: null, workdir: null, healthcheck: null, network: "none" },
-    agent: { timeoutMs: 1000, user: null, network: null },
-    verifier: { timeoutMs: 1000, mode: "fresh", network: null, collect: [] },
+    agent: { timeoutMs: agentMs, user: null, network: null },
+    verifier: { timeoutMs: 100_000, mode: "fresh", network: null, collect: [] },
     solution: { directory: null, env: {} },
     artifacts: [],
     steps: [],
@@ -89,18 +89,20 @@ interface Setup {
   readonly harness?: Harness;
   readonly verdict?: () => Verdict;
   readonly runtime?: Runtime;
+  /** Time of the agents, long enough for everything that is not about it. */
+  readonly agentMs?: number;
   /** Called before each append; throwing stands for the death of the controller. */
   readonly beforeAppend?: (event: LogEvent) => void;
   readonly options?: Partial<ControllerOptions>;
 }
 
-async function* inputs(count: number): AsyncGenerator<TaskInput> {
-  for (let n = 0; n < count; n++) yield { source: `t${n}`, directory: `/t${n}`, error: null, load: () => Promise.resolve(task(`t${n}`)) };
+async function* inputs(count: number, agentMs: number): AsyncGenerator<TaskInput> {
+  for (let n = 0; n < count; n++) yield { source: `t${n}`, directory: `/t${n}`, error: null, load: () => Promise.resolve(task(`t${n}`, agentMs)) };
 }
 
 const RUN = newId("run", systemRuntime);
-/** Waiting takes no time. */
-const hasty: Runtime = { ...systemRuntime, sleep: (ms, signal) => systemRuntime.sleep(ms >= 500 && ms < 100_000 ? 1 : ms, signal) };
+/** Waiting takes no time; deadlines, all of which are longer here, keep theirs. */
+const hasty: Runtime = { ...systemRuntime, sleep: (ms, signal) => systemRuntime.sleep(ms >= 500 && ms < 50_000 ? 1 : ms, signal) };
 
 /** Opens the log as a controller of this epoch does, and drives the run. */
 async function control(setup: Setup): Promise<{ readonly state: RunState; readonly ended: Promise<string>; readonly controller: RunController; readonly close: () => Promise<void> }> {
@@ -127,14 +129,15 @@ async function control(setup: Setup): Promise<{ readonly state: RunState; readon
   const machines = setup.machines ?? new MemoryBackend();
   const harnesses = [{ name: "nop", version: "1", settings: {} }];
   const config = { attempts: setup.attempts ?? 2, seed: "s", harnesses, concurrency: setup.concurrency ?? 4, durability: "process", rules: DEFAULT_OUTCOME_RULES } as unknown as ControllerOptions["config"];
+  const agentMs = setup.agentMs ?? 200_000;
   const controller = new RunController({
     home,
     config,
     runtime: setup.runtime ?? hasty,
     log: guarded,
     state,
-    plan: planRun(inputs(setup.tasks ?? 5), { seed: "s", attempts: setup.attempts ?? 2, harnesses: ["nop"], skip: state.sources }),
-    loadTask: (directory) => Promise.resolve(task(directory.slice(1))),
+    plan: planRun(inputs(setup.tasks ?? 5, agentMs), { seed: "s", attempts: setup.attempts ?? 2, harnesses: ["nop"], skip: state.sources }),
+    loadTask: (directory) => Promise.resolve(task(directory.slice(1), agentMs)),
     preflight: () => undefined,
     harness: () => setup.harness ?? HARNESS,
     services: () => ({
@@ -249,7 +252,7 @@ describe("RunController", () => {
 
   it("drains: what runs finishes, nothing new starts, the rest is left to a later controller", async () => {
     const gate = new AbortController();
-    const harness: Harness = { ...HARNESS, run: () => (gate.signal.aborted ? Promise.resolve(END) : once(gate.signal, "abort").then(() => END)) };
+    const harness: Harness = { ...HARNESS, run: () => untilAborted(gate.signal, END) };
     const first = await control({ tasks: 5, attempts: 2, concurrency: 3, harness, runtime: systemRuntime });
     await until(() => first.controller.active === 3);
     first.controller.drain("interrupted", 1e6);
@@ -266,9 +269,8 @@ describe("RunController", () => {
 
   it("stops at once: nothing half done is recorded, no machine is left, and no failure is counted", async () => {
     const machines = new MemoryBackend();
-    const harness: Harness = { ...HARNESS, run: ({ signal }) => new Promise((resolve) => signal.addEventListener("abort", () => resolve({ ...END, stopReason: "cancelled" }))) };
-    // Real time: with time that takes none, the agents' deadlines would end them before the third machine is there.
-    const first = await control({ tasks: 2, attempts: 2, concurrency: 3, harness, machines, runtime: systemRuntime });
+    const harness: Harness = { ...HARNESS, run: ({ signal }) => untilAborted(signal, { ...END, stopReason: "cancelled" }) };
+    const first = await control({ tasks: 2, attempts: 2, concurrency: 3, harness, machines });
     await until(() => machines.alive === 3);
     first.controller.stop("interrupted");
     expect(await first.ended).toBe("interrupted");
@@ -283,8 +285,8 @@ describe("RunController", () => {
   });
 
   it("grades an agent whose time is over", async () => {
-    const harness: Harness = { ...HARNESS, run: ({ signal }) => new Promise((resolve) => signal.addEventListener("abort", () => resolve({ ...END, stopReason: "agent_time" }))) };
-    const { state, ended, close } = await control({ tasks: 1, attempts: 1, harness, runtime: systemRuntime });
+    const harness: Harness = { ...HARNESS, run: ({ signal }) => untilAborted(signal, { ...END, stopReason: "agent_time" }) };
+    const { state, ended, close } = await control({ tasks: 1, attempts: 1, harness, runtime: systemRuntime, agentMs: 1000 });
     await ended;
     await close();
     expect([...state.rollouts.values()]).toMatchObject([{ outcome: "scored", reward: 1, stopReason: "agent_time" }]);
@@ -324,6 +326,12 @@ describe("RunController", () => {
     expect(second.state.recorded).toBe(10);
   });
 });
+
+/** Also of a signal that was aborted before. */
+async function untilAborted<T>(signal: AbortSignal, value: T): Promise<T> {
+  if (!signal.aborted) await once(signal, "abort");
+  return value;
+}
 
 async function until(condition: () => boolean): Promise<void> {
   const latest = performance.now() + 30_000;

@@ -201,6 +201,8 @@ class Try {
 
   async #agent(sandbox: Sandbox, step: StepWork): Promise<void> {
     this.phase = "agent";
+    // Nothing starts in a rollout that is over: a harness that is only told of an abort would never hear of one that came before it.
+    this.#request.signal.throwIfAborted();
     await this.#emit({ type: "rollout_running", step: step.name });
     const agent = await this.#openSession(sandbox);
     let end;

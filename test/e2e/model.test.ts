@@ -46,7 +46,7 @@ describe("mw run with a model", () => {
     } finally {
       await engine.close();
     }
-    expect(await leftoversAfter(home, 5000)).toEqual([]);
+    expect(await leftoversAfter(home)).toEqual([]);
   });
 
   it("gives each attempt a sampling seed of its own, the same ones in an equal run, and records them", async () => {
@@ -98,7 +98,7 @@ describe("mw run with a program that calls the model by itself", () => {
     } finally {
       await engine.close();
     }
-    expect(await leftoversAfter(home, 5000)).toEqual([]);
+    expect(await leftoversAfter(home)).toEqual([]);
   });
 
   it("renders the prompts itself where it has the tokenizer, each an exact extension of the tokens before it", async () => {

@@ -1,5 +1,5 @@
 import { execFileSync } from "node:child_process";
-import { mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";
+import { existsSync, mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { afterAll, beforeAll, describe, expect, it } from "vitest";
@@ -100,7 +100,7 @@ describe("mw run", () => {
     for (const name of ["tests/x", "etc/.wh.passwd"]) expect(listed).toContain(name);
     expect(execFileSync("tar", ["-xOf", archive, "work/out"], { encoding: "utf8" })).toBe("hello\n");
     expect(readdirSync(join(archive, "..")).filter((name) => name.startsWith("workspace"))).toEqual(["workspace.tar"]);
-    expect(await leftoversAfter(home, 10_000)).toEqual([]);
+    expect(await leftoversAfter(home)).toEqual([]);
   });
 
   it("plans the same for the same seed, and says so without running", async () => {
@@ -158,37 +158,47 @@ describe("mw run", () => {
   });
 
   it("refuses a second controller of one data directory, naming the first", async () => {
-    writeTask(join(place, "slow"), { solve: "sleep 5" });
-    const first = run(join(place, "slow"), "--harness", "oracle");
-    await new Promise((resolve) => setTimeout(resolve, 1500));
+    writeTask(join(place, "slow"), { solve: "sleep 300" });
+    let interrupt: () => void = () => undefined;
+    const running = agentAtWork();
+    const first = mw(["run", join(place, "slow"), "--harness", "oracle", "--quiet"], { env, interrupt: (send) => (interrupt = send) });
+    await running();
     const second = await mw(["run", join(place, "tasks", "easy"), "--harness", "nop"], { env });
     expect(second.code).toBe(3);
     expect(second.stderr).toContain(String(process.pid));
-    expect((await first).outcomes).toEqual({ scored: 1 });
+    interrupt();
+    interrupt();
+    expect((await first).code).toBe(130);
   });
 
   it("stops on the second interrupt with 130, and resumes", async () => {
-    writeTask(join(place, "sleepy"), { solve: "sleep 2; mkdir -p /work; echo hello > /work/out" });
+    writeTask(join(place, "sleepy"), { solve: "sleep 5; mkdir -p /work; echo hello > /work/out" });
+    const running = agentAtWork();
     const { code, stdout } = await mw(["run", join(place, "sleepy"), "--harness", "oracle", "-n", "4", "--concurrency", "2", "--json", "--quiet"], {
       env,
-      interrupt: (send) => {
-        setTimeout(send, 1500);
-        setTimeout(send, 1700);
-      },
+      interrupt: (send) => void running().then(() => [send(), send()]),
     });
     expect(code).toBe(130);
     const stopped = JSON.parse(stdout) as RunJson;
     expect(stopped.rollouts.filter(({ outcome }) => outcome === "scored").length).toBeLessThan(4);
-    expect(await leftoversAfter(home, 3000)).toEqual([]);
+    expect(await leftoversAfter(home)).toEqual([]);
     const resumed = await mw(["resume", stopped.run, "--json", "--quiet"], { env });
     expect(resumed.code).toBe(0);
     expect((JSON.parse(resumed.stdout) as RunJson).outcomes).toEqual({ scored: 4 });
   });
 
   it("has left nothing on the host", async () => {
-    expect(await leftoversAfter(home, 5000)).toEqual([]);
+    expect(await leftoversAfter(home)).toEqual([]);
   });
 });
+
+/** Called before a run is started: a function that waits until an agent of that run is at work. */
+function agentAtWork(): () => Promise<void> {
+  const logs = (): readonly string[] => readdirSync(join(home, "runs")).filter((name) => name.startsWith("run")).map((name) => join(home, "runs", name, "events.jsonl"));
+  const before = new Set(logs());
+  const works = (path: string): boolean => existsSync(path) && readFileSync(path, "utf8").includes('"rollout_running"');
+  return () => expect.poll(() => logs().some((path) => !before.has(path) && works(path)), { timeout: 120_000, interval: 50 }).toBe(true);
+}
 
 /** A task in two steps; the second builds on the first, whose reference solution is given. */
 function stepped(name: string, first: string): string {

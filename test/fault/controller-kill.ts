@@ -37,7 +37,7 @@ export async function killAndResume(options: KillOptions): Promise<void> {
     await ended(child);
     // Whoever kills early enough has killed a run that had not begun.
     run ??= existsSync(join(home, "runs")) ? (readdirSync(join(home, "runs")).find((name) => name.startsWith("run")) ?? null) : null;
-    expect(await leftoversAfter(home, 10_000, machines)).toEqual([]);
+    expect(await leftoversAfter(home, machines)).toEqual([]);
   }
   await checkEnd(home, start(home, run === null ? args : ["resume", run, "--json", "--quiet"]), tasks.length * attempts);
 }
@@ -79,7 +79,7 @@ async function checkEnd(home: string, child: ChildProcess, rollouts: number, may
     else expect({ outcome, reward, error }).toEqual({ outcome: "scored", reward: 1, error: null });
   }
   checkLog(join(home, "runs", document.run, "events.jsonl"), rollouts);
-  expect(await leftoversAfter(home, 10_000)).toEqual([]);
+  expect(await leftoversAfter(home)).toEqual([]);
 }
 
 function childrenOf(pid: number): readonly number[] {

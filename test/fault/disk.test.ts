@@ -63,7 +63,7 @@ describe.runIf(root)("the data directory's disk", () => {
     expect(resumed.code).toBe(0);
     expect(JSON.parse(resumed.stdout)).toMatchObject({ outcomes: { scored: 12 } });
     expect(recorded(run)).toBe(12);
-    expect(await leftoversAfter(home, 5000)).toEqual([]);
+    expect(await leftoversAfter(home)).toEqual([]);
   }, 120_000);
 });
 

@@ -34,9 +34,9 @@ function isSpare(home: string, name: string): boolean {
   return new RegExp(`^\\.sbx-${epoch}-\\d+$`).test(name) && read(`/proc/${holder}/comm`) === "spawn\n" && existsSync(join(runDirectory(home), name));
 }
 
-/** Polls, because what a killed process held is given back by the kernel a moment later. */
-export async function leftoversAfter(home: string, ms: number, left = leftovers): Promise<readonly string[]> {
-  const end = Date.now() + ms;
+/** Polls, because what a killed process held is given back by the kernel a moment later, which is long on a loaded machine. */
+export async function leftoversAfter(home: string, left = leftovers): Promise<readonly string[]> {
+  const end = Date.now() + 60_000;
   for (;;) {
     const found = left(home);
     if (found.length === 0 || Date.now() > end) return found;

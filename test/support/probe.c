@@ -49,7 +49,15 @@ static int raw_call(int argc, char **argv)
 	return report(syscall(strtol(argv[0], NULL, 0), args[0], args[1], args[2], args[3], args[4], args[5]));
 }
 
-static int anonymous(size_t mebibytes)
+/* What is to be killed for its memory stays until it is: a limit that is looked at by time may come late on a loaded machine. */
+static int hold(int holds)
+{
+	if (holds)
+		pause();
+	return report(0);
+}
+
+static int anonymous(size_t mebibytes, int holds)
 {
 	char *memory = mmap(NULL, mebibytes << 20, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 
@@ -57,10 +65,10 @@ static int anonymous(size_t mebibytes)
 		return report(-1);
 	for (size_t at = 0; at < mebibytes << 20; at += 4096)
 		memory[at] = 1;
-	return report(0);
+	return hold(holds);
 }
 
-static int memfd(size_t mebibytes)
+static int memfd(size_t mebibytes, int holds)
 {
 	static char block[1 << 20];
 	int fd = memfd_create("hog", 0);
@@ -71,7 +79,7 @@ static int memfd(size_t mebibytes)
 	for (size_t i = 0; i < mebibytes; i++)
 		if (write(fd, block, sizeof(block)) < 0)
 			return report(-1);
-	return report(0);
+	return hold(holds);
 }
 
 /* Forks up to N children that wait; says how many there were. */
@@ -245,9 +253,9 @@ int main(int argc, char **argv)
 	if (!strcmp(what, "sys"))
 		return raw_call(argc - 2, argv + 2);
 	if (!strcmp(what, "anon"))
-		return anonymous(strtoul(a, NULL, 0));
+		return anonymous(strtoul(a, NULL, 0), !strcmp(b, "hold"));
 	if (!strcmp(what, "memfd"))
-		return memfd(strtoul(a, NULL, 0));
+		return memfd(strtoul(a, NULL, 0), !strcmp(b, "hold"));
 	if (!strcmp(what, "forks"))
 		return forks(atoi(a));
 	if (!strcmp(what, "bomb"))

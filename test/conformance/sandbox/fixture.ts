@@ -51,14 +51,14 @@ export const text = (bytes: Uint8Array): string => Buffer.from(bytes).toString("
 
 /** Runs a command (a string goes to the shell) and adds its output as text. */
 export async function sh(sandbox: Sandbox, command: ExecOptions["command"], options: Omit<ExecOptions, "command"> = {}): Promise<TextResult> {
-  const result = await sandbox.run({ timeoutMs: 30_000, ...options, command });
+  const result = await sandbox.run({ timeoutMs: 120_000, ...options, command });
   return { ...result, out: text(result.stdout), err: text(result.stderr) };
 }
 
 export const sleep = (ms: number): Promise<void> => new Promise((resolve) => setTimeout(resolve, ms));
 
 /** Polls until `check` gives something truthy; its last value, or throws. */
-export async function until<T>(what: string, check: () => Promise<T> | T, timeoutMs = 5_000): Promise<T> {
+export async function until<T>(what: string, check: () => Promise<T> | T, timeoutMs = 60_000): Promise<T> {
   const end = performance.now() + timeoutMs;
   for (;;) {
     const value = await check();

@@ -84,7 +84,7 @@ test("the spawner is killed: its machines are lost at once, the next creation wo
   await workspace.release();
   await expect(backend.create({ root: image.root, workspace })).rejects.toMatchObject({ code: "sandbox_gone" });
   await backend.close();
-  expect(await leftoversAfter(home, 3000)).toEqual([]);
+  expect(await leftoversAfter(home)).toEqual([]);
 });
 
 describe("a machine whose PID 1 is gone", () => {
@@ -94,7 +94,7 @@ describe("a machine whose PID 1 is gone", () => {
     const { hungry, ...rest } = spec;
     const sandbox = await backend.create({ root: image.root, ...(hungry ? { memoryBytes: 32 << 20 } : {}), ...rest });
     await sh(sandbox, "echo mine > /mine");
-    if (hungry) expect((await sh(sandbox, ["/bin/probe", "anon", "200"])).cause).toBe("oom_killed");
+    if (hungry) expect((await sh(sandbox, ["/bin/probe", "anon", "200", "hold"])).cause).toBe("oom_killed");
     process.kill(initOf(home, sandbox.id), "SIGKILL");
     expect(await sandbox.ended).toMatchObject({ reason: "died", kept: hungry });
     return sandbox;
@@ -141,7 +141,7 @@ test("creations that wait while the spawner dies are refused or made, never left
   for (const outcome of outcomes) if (outcome.status === "rejected") expect(outcome.reason).toMatchObject({ code: expect.stringMatching(/sandbox_/) });
   expect((await sh(await backend.create({ root: image.root }), "echo back")).out).toBe("back\n");
   await backend.close();
-  expect(await leftoversAfter(home, 3000)).toEqual([]);
+  expect(await leftoversAfter(home)).toEqual([]);
 });
 
 test("the controller is killed: machines, groups, sockets and the spawner go with it", async () => {
@@ -164,7 +164,7 @@ test("the controller is killed: machines, groups, sockets and the spawner go wit
   await expect(openNativeBackend({ home })).rejects.toMatchObject({ code: "busy", facts: { pid: spawnerPid(home) } });
   const pid = spawnerPid(home);
   child.kill("SIGKILL");
-  expect(await leftoversAfter(home, 5000)).toEqual([]);
+  expect(await leftoversAfter(home)).toEqual([]);
   await until("the spawner is gone", () => !readdirSync("/proc").includes(String(pid)));
   // The lock is free again.
   expect((await sh(await (await open(home)).create({ root: image.root }), "echo next")).out).toBe("next\n");

@@ -1,6 +1,6 @@
 /** Two machines from one image, side by side: neither sees anything of the other. */
 import { expect, test } from "vitest";
-import { fixture, sh, sleep, until } from "./fixture.ts";
+import { fixture, sh, until } from "./fixture.ts";
 import type { ConformanceOptions } from "./suite.ts";
 
 export function neighbourSuite(options: ConformanceOptions): void {
@@ -26,9 +26,7 @@ export function neighbourSuite(options: ConformanceOptions): void {
     const [a, b] = [await machine(), await machine()];
     await a.exec({ command: "while :; do echo of-a | nc -l -p 7100; done" });
     await a.exec({ command: ["/bin/probe", "listen-abstract", "meet"] });
-    await sleep(300);
-    expect((await sh(a, "nc -w 2 127.0.0.1 7100 < /dev/null")).out).toBe("of-a\n");
-    expect((await sh(a, ["/bin/probe", "abstract", "meet"])).out).toBe("ok 0\n");
+    await until("both listen", async () => (await sh(a, "nc -w 2 127.0.0.1 7100 < /dev/null")).out === "of-a\n" && (await sh(a, ["/bin/probe", "abstract", "meet"])).out === "ok 0\n");
     expect((await sh(b, "nc -w 1 127.0.0.1 7100 < /dev/null")).out).toBe("");
     expect((await sh(b, ["/bin/probe", "abstract", "meet"])).out).toBe("errno 111\n");
   });

@@ -244,8 +244,9 @@ describe("trees", () => {
     await expect(running).rejects.toThrow("enough");
     expect(fs.existsSync(join(home, "to"))).toBe(false);
     const killed = files.download(join(home, "from"), join(home, "to"));
-    setTimeout(() => void machine.connection.killAll(), 30);
+    const killing = setInterval(() => void machine.connection.killAll(), 10);
     await expect(killed).rejects.toMatchObject({ code: "sandbox_failed" });
+    clearInterval(killing);
     expect(fs.existsSync(join(home, "to"))).toBe(false);
     await expect(files.upload(join(home, "absent"), join(home, "x"))).rejects.toMatchObject({ code: "not_found" });
   });
@@ -260,10 +261,13 @@ describe("watching", () => {
       for await (const event of files.watch(home, { recursive: true, signal: aborter.signal })) seen.push(`${event.kind} ${text(event.path).slice(home.length)}`);
     })();
     const until = async (what: string): Promise<void> => {
-      for (let i = 0; i < 200 && !seen.includes(what); i++) await sleep(20);
+      for (let i = 0; i < 3000 && !seen.includes(what); i++) await sleep(20);
       expect(seen).toContain(what);
     };
-    await sleep(300);
+    for (let i = 0; seen.length === 0; i++) {
+      fs.writeFileSync(join(home, `probe-${i}`), "");
+      await sleep(50);
+    }
     fs.writeFileSync(join(home, "sub/a"), "1");
     await until("created /sub/a");
     await until("modified /sub/a");
@@ -281,11 +285,13 @@ describe("watching", () => {
 
   test("ends when its reader leaves", async () => {
     let first: FileEvent | null = null;
-    setTimeout(() => fs.writeFileSync(join(home, "x"), ""), 300);
+    let written = 0;
+    const writing = setInterval(() => fs.writeFileSync(join(home, `x${written++}`), ""), 50);
     for await (const event of files.watch(home)) {
       first = event;
       break;
     }
+    clearInterval(writing);
     expect(first).toMatchObject({ kind: "created" });
     expect((await machine.run("pgrep -f dist-native/[f]iles")).code).toBe(1);
   });
