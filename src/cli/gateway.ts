@@ -5,7 +5,7 @@ import { integerParser, textParser } from "./parsers.ts";
 import { setting } from "./run-flags.ts";
 import type { SettingValue } from "./settings.ts";
 
-export type GatewayFlags = { readonly [Name in "upstream" | "model" | "apiKeyFile" | "durability"]?: SettingValue<Name> } & {
+export type GatewayFlags = { readonly [Name in "upstream" | "model" | "apiKeyFile" | "tokenizer" | "family" | "durability"]?: SettingValue<Name> } & {
   readonly port: number;
   readonly session?: readonly string[];
   readonly dir?: string;
@@ -23,6 +23,8 @@ export const gatewayCommand: Command<AppContext> = buildCommand<GatewayFlags, []
       upstream: setting("upstream", "[kind=]url"),
       model: setting("model", "name"),
       apiKeyFile: setting("apiKeyFile", "file"),
+      tokenizer: setting("tokenizer", "directory"),
+      family: setting("family", "name"),
       durability: setting("durability", "process|power"),
       port: { kind: "parsed", parse: integerParser(0, 65_535), default: DEFAULT_PORT, placeholder: "n", brief: "port on 127.0.0.1, 0 for any free one" },
       session: { kind: "parsed", parse: textParser, variadic: true, optional: true, placeholder: "name", brief: "serve only sessions opened now, each with a token that is printed; repeatable" },

@@ -1,6 +1,14 @@
-/** The upstream's API key. Keys come from the environment or a file, and go nowhere but into the request. */
+/** What the user says about the model server besides its address. Keys come from the environment or a file, and go nowhere but into the request. */
 import { readFileSync, statSync } from "node:fs";
 import { MwError, messageOf } from "../core/errors.ts";
+import type { Config } from "./config.ts";
+
+/** What `--tokenizer` and `--family` say; null: the server renders prompts. */
+export function tokenizerOf(config: Config): { readonly directory: string; readonly family: string | null } | null {
+  const [directory, family] = [config.get("tokenizer"), config.get("family")];
+  if (directory === null && family !== null) throw new MwError("usage", `${config.origin("family")} names a model family, and no tokenizer is given`, { fix: "add --tokenizer DIRECTORY, or leave the family out" });
+  return directory === null ? null : { directory, family };
+}
 
 const KEY_FILE_BYTES = 64 * 1024;
 

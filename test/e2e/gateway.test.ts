@@ -7,6 +7,7 @@ import { afterAll, beforeAll, describe, expect, it } from "vitest";
 import { runCli } from "../../src/cli/run-cli.ts";
 import { mw } from "../support/cli.ts";
 import { startEngine, type Engine } from "../support/engine/index.ts";
+import { MODEL_DIRECTORY } from "../support/engine/tokenizer.ts";
 import { until } from "../support/gateway.ts";
 
 const place = mkdtempSync(join(tmpdir(), "mw-gateway-e2e-"));
@@ -93,6 +94,15 @@ describe("mw gateway", () => {
     expect(existsSync(join(directory, sessions[1]?.session ?? "", "calls.jsonl"))).toBe(true);
     expect(existsSync(join(directory, sessions[0]?.session ?? "", "calls.jsonl"))).toBe(false);
     expect((await mw(["show", join(directory, sessions[1]?.session ?? "")], { env: { MW_HOME: home } })).code).toBe(0);
+  });
+
+  it("renders prompts itself where it is given the tokenizer", async () => {
+    const running = await start(["--session", "alpha", "--json", "--quiet", "--tokenizer", MODEL_DIRECTORY, "--model", "test-model"]);
+    const { url, sessions } = JSON.parse(running.stdout()) as { url: string; sessions: { token: string }[] };
+    const client = new OpenAI({ baseURL: `${url}/v1`, apiKey: sessions[0]?.token ?? "", maxRetries: 0 });
+    await client.chat.completions.create({ model: "m", messages: [{ role: "user", content: "Hi." }] });
+    expect(engine.requests.at(-1)?.path).toBe("/inference/v1/generate");
+    expect(await running.stop()).toBe(0);
   });
 
   it("does not start without a server, a model, a free port, or tokens where they are required", async () => {

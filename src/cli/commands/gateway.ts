@@ -8,6 +8,7 @@ import type { Call, CallSink } from "../../gateway/call.ts";
 import { openGateway } from "../../gateway/gateway.ts";
 import { CallLog } from "../../gateway/log/call-log.ts";
 import type { Gateway, GatewaySession } from "../../gateway/session.ts";
+import { Renderer } from "../../gateway/render/renderer.ts";
 import { ModelServer } from "../../gateway/upstreams/model-server.ts";
 import { openUpstream } from "../../gateway/upstreams/open.ts";
 import { parseUpstreamSpec, type UpstreamSpec } from "../../gateway/upstreams/spec.ts";
@@ -18,17 +19,18 @@ import type { AppContext } from "../context.ts";
 import type { GatewayFlags } from "../gateway.ts";
 import { formatDuration, note, printable, printJson, printLine } from "../output.ts";
 import { expectUpstream } from "../upstream-answers.ts";
-import { readApiKey } from "../upstream.ts";
+import { readApiKey, tokenizerOf } from "../upstream.ts";
 
 export async function gateway(this: AppContext, flags: GatewayFlags): Promise<void> {
   const config = loadConfig(this.env, this.cwd, flags);
   const url = config.get("upstream");
   if (url === null) throw new MwError("usage", "no model server is named", { fix: "add --upstream vllm=http://127.0.0.1:8000, sglang=URL, or the base URL of any OpenAI-compatible server" });
   const spec = parseUpstreamSpec(url, config.origin("upstream"));
+  const tokenizer = tokenizerOf(config);
   const apiKey = readApiKey(config.get("apiKeyFile"), this.env);
   await expectUpstream(spec.root, this.env);
   const model = config.get("model") ?? (await onlyModel(this, spec, apiKey));
-  const upstream = openUpstream(spec, { apiKey, runtime: this.runtime });
+  const upstream = openUpstream(spec, { apiKey, runtime: this.runtime, ...(tokenizer === null ? {} : { renderer: await Renderer.load(tokenizer.directory, tokenizer.family) }) });
   const place = await mkdtemp(join(tmpdir(), "mw-gateway-"));
   const logs: CallLog[] = [];
   let open: Gateway | null = null;

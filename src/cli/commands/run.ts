@@ -15,7 +15,7 @@ import { note, printJson, printLine, printable } from "../output.ts";
 import type { RunFlags } from "../run-flags.ts";
 import { conductRun, makeRunHarness } from "../conduct.ts";
 import { expectUpstream } from "../upstream-answers.ts";
-import { readApiKey } from "../upstream.ts";
+import { readApiKey, tokenizerOf } from "../upstream.ts";
 
 export async function run(this: AppContext, flags: RunFlags, ...tasks: string[]): Promise<void> {
   const config = loadConfig(this.env, this.cwd, flags);
@@ -99,9 +99,7 @@ function upstreamOf(config: Config, requireTokens: boolean): NewRun["upstream"] 
   if (model === null) throw new MwError("usage", "--upstream is given, but no model", { fix: "add --model NAME, as the server lists it under /v1/models" });
   const sampling: Record<string, number> = {};
   for (const [key, value] of [["temperature", config.get("temperature")], ["top_p", config.get("topP")], ["seed", config.get("samplingSeed")], ["max_tokens", config.get("maxTokens")]] as const) if (value !== null) sampling[key] = value;
-  const [directory, family] = [config.get("tokenizer"), config.get("family")];
-  if (directory === null && family !== null) throw new MwError("usage", `${config.origin("family")} names a model family, and no tokenizer is given`, { fix: "add --tokenizer DIRECTORY, or leave the family out" });
-  return { url: `${spec.kind}=${spec.url}`, model, sampling, requireTokens, tokenizer: directory === null ? null : { directory, family } };
+  return { url: `${spec.kind}=${spec.url}`, model, sampling, requireTokens, tokenizer: tokenizerOf(config) };
 }
 
 async function showPlan(context: AppContext, request: NewRun, json: boolean): Promise<void> {
