@@ -4,6 +4,7 @@
  *
  * A harness that hangs up in the middle of an answer may be about to try again: the generation goes on for a moment in which a retry can join, then it is aborted.
  */
+import { setMaxListeners } from "node:events";
 import { messageOf, MwError } from "../../core/errors.ts";
 import { newId, type SessionId } from "../../core/ids.ts";
 import { LIMITS } from "../../core/limits.ts";
@@ -68,6 +69,8 @@ export class Session implements GatewaySession {
   #refusals = 0;
 
   constructor(id: SessionId, token: string, options: SessionOptions, around: SessionSurroundings) {
+    // As many calls may listen to it as are in flight.
+    setMaxListeners(0, this.#closing.signal);
     this.id = id;
     this.token = token;
     this.path = `/s/${id}`;
