@@ -115,7 +115,7 @@ static int child_fail(exec *e, int stage, long error) {
 static int child_main(void *arg) {
     exec *e = arg;
     launch *l = e->launch;
-    /* A copy of init's descriptors, which close themselves at the execve; an old kernel closes no earlier. */
+    /* A copy of init's descriptors. */
     for (int i = 0; i < 3; i++) RAW3(SYS_dup3, l->fds[i], i, 0);
     RAW3(SYS_close_range, 3, ~0u, 0);
     int stage = user_resolve(l);
@@ -134,12 +134,8 @@ static int child_main(void *arg) {
     }
     error = RAW3(SYS_setresgid, l->gid, l->gid, l->gid);
     if (error < 0) return child_fail(e, STAGE_CREDENTIALS, error);
-    /* Without it nothing inside can look into init, whose memory is not dumpable. */
-    RAW5(SYS_prctl, PR_CAPBSET_DROP, CAP_SYS_PTRACE, 0, 0, 0);
-    error = RAW3(SYS_setresuid, l->uid, l->uid, l->uid);
+    error = l->uid == 0 ? 0 : RAW3(SYS_setresuid, l->uid, l->uid, l->uid);
     if (error < 0) return child_fail(e, STAGE_CREDENTIALS, error);
-    struct rlimit files = {W.nofile_soft, W.nofile_hard};
-    RAW4(SYS_prlimit64, 0, RLIMIT_NOFILE, &files, NULL);
     uint64_t none = 0;
     RAW4(SYS_rt_sigprocmask, SIG_SETMASK, &none, NULL, 8);
     error = search_exec(l);
@@ -207,6 +203,10 @@ static int supervise(void *arg) {
     uint64_t all = ~0ull;
     RAW4(SYS_rt_sigprocmask, SIG_SETMASK, &all, NULL, 8);
     RAW5(SYS_prctl, PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0);
+    /* For its commands. Without the capability nothing inside can look into init, whose memory is not dumpable. */
+    RAW5(SYS_prctl, PR_CAPBSET_DROP, CAP_SYS_PTRACE, 0, 0, 0);
+    struct rlimit files = {W.nofile_soft, W.nofile_hard};
+    RAW4(SYS_prlimit64, 0, RLIMIT_NOFILE, &files, NULL);
     for (;;) {
         int state = __atomic_load_n(&s->state, __ATOMIC_ACQUIRE);
         if (state != SUPERVISOR_GIVEN) {

@@ -18,7 +18,8 @@ static void kill_everything(struct machine *machine)
 {
 	/* The group first: it also reaches frozen processes. Init's death takes the pid namespace with it in any case. */
 	bool group = cgroup_kill(machine);
-	k_pidfd_kill(machine->source.fd, SIGKILL);
+	/* Nobody has waited for it, so the number is still its own. */
+	if (machine->pid > 0) kill(machine->pid, SIGKILL);
 	if (!group && machine->frozen) {
 		struct failure ignored;
 		cgroup_freeze(machine, false, &ignored);

@@ -9,6 +9,7 @@
 #include "spawn-kernel.h"
 
 #include <errno.h>
+#include <linux/capability.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdio.h>
@@ -191,6 +192,7 @@ static void read_flags(int argc, char **argv)
 		if (strcmp(flag, "--slot-base") == 0) S.config.slot_base = (uint32_t)strtoul(value, NULL, 10), known = true;
 		if (!known) die(2, "unknown flag %s", flag);
 	}
+	if (!(S.config.capabilities >> CAP_SYS_CHROOT & 1)) die(2, "--caps must hold CAP_SYS_CHROOT, with which init enters the machine's root");
 	if (!S.config.data || !S.config.run || !S.config.init) die(2, "--data, --run and --init are needed");
 	if (S.config.run[0] != '/' || strlen(S.config.run) > 200) die(2, "--run must be an absolute path of at most 200 bytes");
 	const char *name = strrchr(S.config.run, '/') + 1;
