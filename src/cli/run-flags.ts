@@ -19,6 +19,7 @@ export type RunFlags = { readonly [Name in SettingFlag]?: SettingValue<Name> } &
   readonly ignoreLimits: boolean;
   readonly keepWorkspace: boolean;
   readonly requireTokens: boolean;
+  readonly pauseOnThink: boolean;
   readonly strict: boolean;
   readonly dryRun: boolean;
   readonly json: boolean;
@@ -68,6 +69,7 @@ export const runCommand: Command<AppContext> = buildCommand<RunFlags, string[], 
       ignoreLimits: { kind: "boolean", default: false, withNegated: false, brief: "run although limits that tasks declare cannot be enforced here" },
       keepWorkspace: { kind: "boolean", default: false, withNegated: false, brief: "keep what each agent left, as workspace.tar in the rollout's directory" },
       requireTokens: { kind: "boolean", default: false, withNegated: false, brief: "refuse to start unless the upstream returns exact token ids and logprobs, which training needs" },
+      pauseOnThink: { kind: "boolean", default: false, withNegated: false, brief: "freeze a machine, with all that its agent left running, while its model thinks" },
       timeoutMultiplier: setting("timeoutMultiplier", "x"),
       durability: setting("durability", "process|power"),
       strict: { kind: "boolean", default: false, withNegated: false, brief: "exit with 1 when a rollout did not score" },

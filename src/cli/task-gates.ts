@@ -78,6 +78,7 @@ export async function openTaskGates(context: AppContext, config: Config, options
           budgets: { turns: 1, tokens: null, commandMs: 3_600_000, outputBytes: 64 * 1024 },
           networkOverride: options.network,
           timeoutMultiplier: 1,
+          pauseOnThink: false,
           keepWorkspace: false,
           expandEnv,
         },
@@ -107,7 +108,7 @@ export async function openTaskGates(context: AppContext, config: Config, options
       const [own = "fresh"] = modes;
       const hasReference = task.solution.directory !== null || (task.steps.length > 0 && task.steps.every((step) => step.solution !== null));
       try {
-        preflight(task, { harnesses: hasReference ? [makeHarness("oracle")] : [], capabilities: machines.backend.capabilities, networkOverride: options.network, ignoreLimits: options.ignoreLimits, expandEnv });
+        preflight(task, { pauseOnThink: false, harnesses: hasReference ? [makeHarness("oracle")] : [], capabilities: machines.backend.capabilities, networkOverride: options.network, ignoreLimits: options.ignoreLimits, expandEnv });
       } catch (error) {
         return [{ agent: "oracle", mode: own, outcome: "task_error", reward: null, source: null, error: messageOf(error), restored: [], removed: [], notes: [], seconds: 0 }];
       }

@@ -58,8 +58,8 @@ export interface GatewaySession {
   totals(): SessionTotals;
   /** Calls in flight now. */
   readonly inFlight: number;
-  /** Told whenever `inFlight` changes: what freezes a machine while its model thinks. Returns the unsubscriber. */
-  onFlight(listener: (inFlight: number) => void): () => void;
+  /** Told whenever the number changes of calls of whose answers nothing has come yet: what freezes a machine while its model thinks. Returns the unsubscriber. */
+  onThinking(listener: (thinking: number) => void): () => void;
   /** No new calls (410); those in flight get `drainMs` to end, then are aborted and logged as incomplete. Resolves when the log has everything. Idempotent. */
   close(drainMs?: number): Promise<SessionTotals>;
 }

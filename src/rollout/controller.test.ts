@@ -49,7 +49,7 @@ class MemoryBackend {
       isolation: ISOLATION,
       files: { stat: () => Promise.resolve(null) },
       killProcesses: () => Promise.resolve(),
-      metrics: () => Promise.resolve({ limits: { oom_killed: 0, pids: 0, disk_full: 0 } }),
+      metrics: () => Promise.resolve({ cpuMs: null, limits: { oom_killed: 0, pids: 0, disk_full: 0 } }),
       kill: () => {
         if (!dead) this.alive--;
         dead = true;
@@ -150,6 +150,7 @@ async function control(setup: Setup): Promise<{ readonly state: RunState; readon
       budgets: { turns: 1, tokens: null, commandMs: 1000, outputBytes: 1000 },
       networkOverride: null,
       timeoutMultiplier: 1,
+      pauseOnThink: false,
       keepWorkspace: false,
       expandEnv: (env) => env,
     }),

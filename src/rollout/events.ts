@@ -61,6 +61,10 @@ export type RunEvent =
       readonly completionTokens: number;
       readonly modelMs: number;
       readonly toolMs: number;
+      /** Of the machine while the agent worked; null where nobody counts. Absent in logs of versions that did not say. */
+      readonly cpuMs?: number | null;
+      /** How long the machine stood still while the model was thinking. */
+      readonly frozenMs?: number;
     } & OfRollout)
   | ({ readonly type: "rollout_collected"; readonly step: string | null; readonly artifacts: number; readonly artifactBytes: number; readonly refused: number } & OfRollout)
   | ({ readonly type: "rollout_verified"; readonly step: string | null; readonly status: string; readonly reward: number | null; readonly verifierDigest: string | null } & OfRollout)

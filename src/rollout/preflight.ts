@@ -11,13 +11,17 @@ export interface PreflightOptions {
   readonly networkOverride: NetworkMode | null;
   /** Run although declared limits cannot be enforced here. */
   readonly ignoreLimits: boolean;
+  readonly pauseOnThink: boolean;
   /** Those of the run; each must be able to work on the task. */
   readonly harnesses: readonly Harness[];
   readonly expandEnv: (env: Readonly<Record<string, string>>, where: string) => Readonly<Record<string, string>>;
 }
 
 /** Throws an `MwError` that names what is missing and how to get it. */
-export function preflight(task: Task, { capabilities, networkOverride, ignoreLimits, harnesses, expandEnv }: PreflightOptions): void {
+export function preflight(task: Task, { capabilities, networkOverride, ignoreLimits, pauseOnThink, harnesses, expandEnv }: PreflightOptions): void {
+  if (pauseOnThink && !capabilities.freeze) {
+    throw new MwError("unsupported", `machines cannot be frozen here${capabilities.missing["freeze"] === undefined ? "" : `: ${capabilities.missing["freeze"]}`}`, { fix: "leave --pause-on-think out, or see mw doctor" });
+  }
   const overrides = { network: networkOverride, ignoreLimits };
   const reasons = unsupportedReasons(task, capabilities, overrides);
   if (reasons.length > 0) {

@@ -67,6 +67,12 @@ export interface RolloutDocument extends RolloutLine {
   readonly completionTokens: number;
   readonly modelMs: number;
   readonly toolMs: number;
+  /** The rest of the agent's time: neither its model nor its tools were at work. */
+  readonly waitMs: number;
+  /** CPU time of the machine while the agent worked; null where nobody counts. */
+  readonly cpuMs: number | null;
+  /** How long the machine stood still while the model was thinking. */
+  readonly frozenMs: number;
   /** Milliseconds spent in each phase of the last try. */
   readonly phaseMs: Readonly<Partial<Record<Phase, number>>>;
 }
@@ -85,6 +91,9 @@ export function rolloutDocument(state: RolloutState): RolloutDocument {
     completionTokens: state.completionTokens,
     modelMs: state.modelMs,
     toolMs: state.toolMs,
+    waitMs: Math.max(0, (state.phaseMs.running ?? 0) - state.modelMs - state.toolMs),
+    cpuMs: state.cpuMs,
+    frozenMs: state.frozenMs,
     phaseMs: state.phaseMs,
   };
 }

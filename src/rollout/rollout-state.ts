@@ -39,6 +39,9 @@ export interface RolloutState {
   completionTokens: number;
   modelMs: number;
   toolMs: number;
+  /** Null when it was counted in no try. */
+  cpuMs: number | null;
+  frozenMs: number;
   outcome: Outcome | null;
   reward: number | null;
   rewards: Readonly<Record<string, number>>;
@@ -78,6 +81,8 @@ export function newRollout(fields: Pick<RolloutState, "rollout" | "group" | "tas
     completionTokens: 0,
     modelMs: 0,
     toolMs: 0,
+    cpuMs: null,
+    frozenMs: 0,
     outcome: null,
     reward: null,
     rewards: {},
@@ -109,7 +114,7 @@ export function applyRolloutEvent(state: RolloutState, event: RolloutEvent, at: 
 function update(state: RolloutState, event: RolloutEvent, at: number): void {
   switch (event.type) {
     case "rollout_admitted":
-      Object.assign(state, { try: event.try, admittedAt: at, phaseMs: {}, stopReason: null, turns: 0, promptTokens: 0, completionTokens: 0, modelMs: 0, toolMs: 0, error: null });
+      Object.assign(state, { try: event.try, admittedAt: at, phaseMs: {}, stopReason: null, turns: 0, promptTokens: 0, completionTokens: 0, modelMs: 0, toolMs: 0, cpuMs: null, frozenMs: 0, error: null });
       break;
     case "rollout_leased":
       state.sandbox = event.sandbox;
@@ -121,6 +126,8 @@ function update(state: RolloutState, event: RolloutEvent, at: number): void {
       state.completionTokens += event.completionTokens;
       state.modelMs += event.modelMs;
       state.toolMs += event.toolMs;
+      if (typeof event.cpuMs === "number") state.cpuMs = (state.cpuMs ?? 0) + event.cpuMs;
+      state.frozenMs += event.frozenMs ?? 0;
       break;
     case "rollout_try_failed":
       if (event.cause !== "failure") state.lostTries++;

@@ -50,6 +50,8 @@ export const runConfigSchema = z.object({
   ignoreLimits: z.boolean(),
   /** Keep what each agent left, as an archive in the rollout's directory. */
   keepWorkspace: z.boolean().default(false),
+  /** Machines stand still while their models think. */
+  pauseOnThink: z.boolean().default(false),
   timeoutMultiplier: z.number().positive(),
   concurrency: count.min(1),
   durability: z.enum(["process", "power"]),

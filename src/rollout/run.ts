@@ -230,17 +230,18 @@ function services(dependencies: RunDependencies, { config, machines, model, harn
     networkOverride: config.network,
     timeoutMultiplier: config.timeoutMultiplier,
     keepWorkspace: config.keepWorkspace,
+    pauseOnThink: config.pauseOnThink,
     expandEnv: expander(dependencies),
   };
 }
 
 function checker(
   dependencies: RunDependencies,
-  { network, ignoreLimits }: Pick<RunConfig, "network" | "ignoreLimits">,
+  { network, ignoreLimits, pauseOnThink }: Pick<RunConfig, "network" | "ignoreLimits" | "pauseOnThink">,
   harnesses: readonly Harness[],
   machines: Machines,
 ): (task: Task) => void {
-  return (task) => preflight(task, { capabilities: machines.backend.capabilities, networkOverride: network, ignoreLimits, harnesses, expandEnv: expander(dependencies) });
+  return (task) => preflight(task, { capabilities: machines.backend.capabilities, networkOverride: network, ignoreLimits, pauseOnThink, harnesses, expandEnv: expander(dependencies) });
 }
 
 function expander({ env }: RunDependencies): TryServices["expandEnv"] {

@@ -21,6 +21,7 @@ import { attribute, type WorkPhase } from "./attribution.ts";
 import type { RunEvent } from "./events.ts";
 import { waitHealthy } from "./health-check.ts";
 import type { AgentSession, ModelAccess } from "./model-access.ts";
+import { PauseOnThink } from "./pause-on-think.ts";
 import { machineNetwork } from "./preflight.ts";
 import type { RolloutRecorder } from "./recorder.ts";
 import { stepsOf, stepReward, type StepWork } from "./steps.ts";
@@ -38,6 +39,7 @@ export interface TryServices {
   readonly networkOverride: "none" | "public" | null;
   readonly timeoutMultiplier: number;
   readonly keepWorkspace: boolean;
+  readonly pauseOnThink: boolean;
   /** Resolves `${VAR}` of a task's environment table. */
   readonly expandEnv: (env: Readonly<Record<string, string>>, where: string) => Readonly<Record<string, string>>;
 }
@@ -205,17 +207,23 @@ class Try {
     this.#request.signal.throwIfAborted();
     await this.#emit({ type: "rollout_running", step: step.name });
     const agent = await this.#openSession(sandbox);
+    const { runtime, pauseOnThink } = this.#services;
+    const pause = pauseOnThink && agent !== null ? new PauseOnThink(sandbox, agent.session, runtime) : null;
+    const cpuBefore = await cpuMsOf(sandbox);
     let end;
+    let frozenMs = 0;
     try {
-      end = await this.#drive(sandbox, step, agent);
+      end = await this.#drive(sandbox, step, agent, pause);
     } finally {
+      frozenMs = (await pause?.stop()) ?? 0;
       // Before anything of the agent's is collected.
       await agent?.close();
     }
+    const cpuAfter = await cpuMsOf(sandbox);
     this.stopReason = end.stopReason;
     // An interrupted rollout is not graded half done: it is tried again.
     this.#request.signal.throwIfAborted();
-    await this.#emit({ type: "rollout_ended", step: step.name, ...end });
+    await this.#emit({ type: "rollout_ended", step: step.name, ...end, cpuMs: cpuBefore === null || cpuAfter === null ? null : cpuAfter - cpuBefore, frozenMs });
   }
 
   async #openSession(sandbox: Sandbox): Promise<AgentSession | null> {
@@ -232,12 +240,14 @@ class Try {
     });
   }
 
-  async #drive(sandbox: Sandbox, step: StepWork, agent: AgentSession | null): Promise<HarnessEnd> {
+  async #drive(sandbox: Sandbox, step: StepWork, agent: AgentSession | null, pause: PauseOnThink | null): Promise<HarnessEnd> {
     const { runtime, budgets, timeoutMultiplier } = this.#services;
     const { harness, recorder, seed, signal, task } = this.#request;
     const timeMs = step.agentTimeoutMs === null ? LIMITS.agentTimeoutMs : step.agentTimeoutMs * timeoutMultiplier;
     const startedAt = runtime.monotonic();
     const agentTime = startDeadline(runtime, timeMs, "the agent", signal);
+    // A machine that stands still can end nothing.
+    agentTime.signal.addEventListener("abort", () => void pause?.stop(), { once: true });
     try {
       const running = harness.run({
         sandbox,
@@ -362,6 +372,14 @@ class Try {
 /** Whether the failure may be the end of the machine. */
 function isGone(error: unknown): boolean {
   return error instanceof MwError && (error.code === "sandbox_gone" || error.code === "sandbox_failed");
+}
+
+/** Null where nobody counts, or the machine is gone. */
+async function cpuMsOf(sandbox: Sandbox): Promise<number | null> {
+  return await sandbox.metrics().then(
+    ({ cpuMs }) => cpuMs,
+    () => null,
+  );
 }
 
 type DistributiveOmit<T, K extends PropertyKey> = T extends unknown ? Omit<T, K> : never;

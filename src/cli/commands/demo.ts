@@ -60,6 +60,7 @@ async function attempt(context: AppContext, config: Config, flags: DemoFlags, ha
     harnessCommand: null,
     harnessUser: null,
           agent: {},
+    pauseOnThink: false,
     upstream: null,
     apiKeyFile: null,
     budgets: { turns: 1, tokens: null, commandMs: 600_000, outputBytes: 16 * 1024 },

@@ -59,6 +59,7 @@ function newRun(context: AppContext, config: Config, flags: RunFlags, tasks: rea
     image: flags.image === undefined ? null : absoluteImage(context.cwd, flags.image),
     ignoreLimits: flags.ignoreLimits,
     keepWorkspace: flags.keepWorkspace,
+    pauseOnThink: flags.pauseOnThink,
     timeoutMultiplier: config.get("timeoutMultiplier") ?? 1,
     concurrency: config.get("concurrency") ?? 1,
     durability: config.get("durability") ?? "process",

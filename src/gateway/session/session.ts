@@ -62,7 +62,9 @@ export class Session implements GatewaySession {
   readonly #replays: Replays;
   readonly #history = new SentHistory();
   readonly #running = new Set<Exchange>();
-  readonly #listeners = new Set<(inFlight: number) => void>();
+  /** Nothing of their answers has come yet. */
+  readonly #thinking = new Set<Exchange>();
+  readonly #listeners = new Set<(thinking: number) => void>();
   readonly #closing = new AbortController();
   #closed: Promise<SessionTotals> | null = null;
   #numbers: number;
@@ -93,7 +95,7 @@ export class Session implements GatewaySession {
     return this.#budget.totals();
   }
 
-  onFlight(listener: (inFlight: number) => void): () => void {
+  onThinking(listener: (thinking: number) => void): () => void {
     this.#listeners.add(listener);
     return () => this.#listeners.delete(listener);
   }
@@ -114,7 +116,8 @@ export class Session implements GatewaySession {
     const leave = exchange.join(listen);
     if (asked.digest !== null) this.#replays.add(exchange);
     this.#running.add(exchange);
-    this.#tellFlight();
+    this.#thinking.add(exchange);
+    this.#tellThinking();
     void this.#run(exchange, asked);
     return { exchange, leave };
   }
@@ -204,6 +207,7 @@ export class Session implements GatewaySession {
     let firstDeltaMs: number | null = null;
     const onDelta = (delta: Delta): void | Promise<void> => {
       firstDeltaMs ??= runtime.monotonic() - startedAt;
+      this.#speaks(exchange);
       return exchange.push(delta);
     };
     const deadline = this.#startDeadline(exchange);
@@ -249,8 +253,8 @@ export class Session implements GatewaySession {
     this.#running.delete(exchange);
     asked.onRecord?.(call);
     exchange.settle(failure === null && answer !== null ? { kind: "answer", answer } : { kind: "failure", failure: failure ?? new GatewayFailure("internal", "The call ended without an answer.") });
+    this.#speaks(exchange);
     this.#replays.changed();
-    this.#tellFlight();
   }
 
   /** Aborts the call when its time, or the session's, is over. Returns what stops the clock. */
@@ -317,8 +321,12 @@ export class Session implements GatewaySession {
     await this.options.log.append(call, tokens === null || answer === null ? null : this.#history.add(number, conversation, answer, tokens));
   }
 
-  #tellFlight(): void {
-    for (const listener of this.#listeners) listener(this.#running.size);
+  #speaks(exchange: Exchange): void {
+    if (this.#thinking.delete(exchange)) this.#tellThinking();
+  }
+
+  #tellThinking(): void {
+    for (const listener of this.#listeners) listener(this.#thinking.size);
   }
 }
 

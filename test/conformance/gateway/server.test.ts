@@ -257,7 +257,7 @@ describe("a session", () => {
       return says("in time")(job, number);
     });
     const flights: number[] = [];
-    slow.session.onFlight((count) => flights.push(count));
+    slow.session.onThinking((count) => flights.push(count));
     const answer = post(CHAT, BODY, bearer(slow.session));
     await until(() => slow.session.inFlight === 1);
     const closing = slow.session.close(600_000);
