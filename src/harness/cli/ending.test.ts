@@ -69,6 +69,7 @@ describe("the end of a CLI", () => {
     ["claude-code", 1, '{"terminal_reason":"api_error","result":"API Error: 500"}\n', "", "upstream_failed"],
     ["claude-code", 1, '{"message":{"content":[{"type":"text","text":"{\\"terminal_reason\\":\\"api_error\\"}"}]}}\n', "", "crashed"],
     ["codex", 1, '{"type":"turn.failed","error":{"message":"Codex ran out of room in the model\'s context window. Start a new thread"}}\n', "", "context_overflow"],
+    ["codex", 1, '{"type":"turn.failed","error":{"message":"Incomplete response returned, reason: max_output_tokens"}}\n', "", "tokens"],
     ["codex", 1, '{"type":"turn.failed","error":{"message":"unexpected status 401 Unauthorized: bad key"}}\n', "", "upstream_failed"],
     ["gemini-cli", 144, '{"type":"result","status":"error","error":{"type":"unknown","message":"[API Error: {\\"message\\":\\"The input token count (2000) exceeds the maximum number of tokens allowed (1000).\\"}]"}}\n', "noise", "context_overflow"],
     ["gemini-cli", 145, '{"type":"result","status":"error","error":{"type":"unknown","message":"[API Error: bad key]"}}\n', "", "upstream_failed"],

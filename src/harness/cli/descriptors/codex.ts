@@ -29,6 +29,7 @@ export const codex: CliDescriptor = {
   // Lines of JSON, in which the model's text is escaped.
   endings: [
     { text: '"type":"turn\\.failed","error":\\{"message":"Codex ran out of room', means: "context_overflow", detail: "The conversation no longer fitted the model." },
+    { text: '"type":"turn\\.failed","error":\\{"message":"Incomplete response returned, reason: max_output_tokens', means: "tokens", detail: "An answer was cut off by its limit of tokens." },
     { text: '"type":"turn\\.failed"', means: "model_error", detail: "The model API answered with errors until it gave up." },
   ],
   logs: ["sessions"],
