@@ -60,22 +60,21 @@ describe("kill -9 of the gateway", () => {
       const directory = join(place, `round-${round}`);
       const { child, url, sessions } = await start(directory, ["a", "b", "c"]);
       const seen = new Map(sessions.map(({ session }) => [session, new Set<string>()]));
-      let killed = false;
-      let answered = 0;
+      const load = { over: false, answered: 0 };
       const clients = sessions.flatMap(({ session, token }) =>
         [0, 1, 2, 3].map(async (client) => {
-          for (let n = 0; !killed; n++) {
+          for (let n = 0; !load.over; n++) {
             const user = `${client}-${n}`;
             if (!(await ask(url, token, user, n % 2 === 0))) continue;
-            answered++;
+            load.answered++;
             seen.get(session)?.add(user);
           }
         }),
       );
       const wanted = 10 + round * 7;
-      await until(() => answered >= wanted);
+      await until(() => load.answered >= wanted);
       child.kill("SIGKILL");
-      killed = true;
+      load.over = true;
       await Promise.all(clients);
       for (const { session } of sessions) {
         const recorded = (await readAll(join(directory, session, "calls.jsonl"))).filter(({ status, tokens }) => status === "complete" && tokens !== null).map(({ request }) => (request as { user: string }).user);

@@ -82,8 +82,11 @@ function receive(request: IncomingMessage, part: Part): Promise<Buffer> {
       }
     };
     const broken = (): void => fail(new GatewayFailure("invalid_request", "The request's body did not arrive whole."));
-    request.on("data", onData).once("end", () => resolve(chunks.length === 1 ? (chunks[0] ?? Buffer.alloc(0)) : Buffer.concat(chunks)));
-    request.once("error", broken).once("close", broken);
+    request.on("data", onData).once("error", broken).once("close", broken);
+    request.once("end", () => {
+      request.off("close", broken);
+      resolve(chunks.length === 1 ? (chunks[0] ?? Buffer.alloc(0)) : Buffer.concat(chunks));
+    });
   });
 }
 
