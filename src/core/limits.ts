@@ -83,6 +83,10 @@ export const LIMITS = {
   gatewayBodyBytes: 32 * MiB,
   /** Bodies of requests that are being read or wait for their answers, over all sessions of a gateway. */
   gatewayBufferedBytes: 512 * MiB,
+  /** The same of one session. */
+  sessionBufferedBytes: 128 * MiB,
+  /** Values in the JSON of one body: so many small ones would cost many times its bytes. */
+  requestValues: 500_000,
   gatewayHeaderBytes: 64 * KiB,
   /** Time for the preface and the headers of a request, and for all of its body, milliseconds. */
   gatewayHeadersMs: 60_000,
@@ -103,9 +107,11 @@ export const LIMITS = {
   retryDetectMs: 250,
   /** Answers that are kept for retries, for each session: how many, and how many characters. */
   replaysKept: 8,
-  replayChars: 1 * MiB,
+  replayChars: 256 * KiB,
   /** Requests of one session that were refused before they reached the engine, and are recorded. */
   refusalsRecorded: 32,
+  /** Refused requests of one session, after which the next are refused unread. */
+  refusalsRead: 2_000,
   /** Failures of the upstream in a row, after which a session takes no more calls. */
   upstreamFailuresInARow: 200,
   /** Sessions that are over and still answer that they are. */

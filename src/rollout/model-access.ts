@@ -1,4 +1,5 @@
 /** A run's access to the model: one gateway for all of its rollouts, one session for each agent that drives a model. */
+import { rm } from "node:fs/promises";
 import { MwError } from "../core/errors.ts";
 import { LIMITS } from "../core/limits.ts";
 import type { Runtime } from "../core/runtime.ts";
@@ -36,6 +37,11 @@ export interface AgentSessionRequest {
   readonly budgets: SessionBudgets;
   /** The rollout's, to which the steps of a task add one after another. */
   readonly log: CallLog;
+}
+
+/** Takes away the socket of a controller that died. For the owner of the data directory. */
+export async function sweepModelSocket(home: string): Promise<void> {
+  await rm(gatewaySocket(home), { force: true });
 }
 
 export class ModelAccess {

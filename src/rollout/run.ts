@@ -19,7 +19,7 @@ import { expandPlaceholders } from "../task/placeholders.ts";
 import { RunController, type RunObserver } from "./controller.ts";
 import { fromLogEvent, toLogEvent, type RunEvent } from "./events.ts";
 import { readInputs } from "./inputs.ts";
-import { ModelAccess } from "./model-access.ts";
+import { ModelAccess, sweepModelSocket } from "./model-access.ts";
 import { checkItem, planRun, type PlanItem } from "./plan.ts";
 import { preflight } from "./preflight.ts";
 import { readRunConfig, type RunConfig } from "./run-config.ts";
@@ -89,6 +89,7 @@ export async function startRun(dependencies: RunDependencies, request: NewRun, a
   let model: ModelAccess | null = null;
   try {
     await sweepRuns(home);
+    await sweepModelSocket(home);
     const plan = await firstGroup(readable, checker(dependencies, request, harnesses, machines));
     // An image that every task is to use is there before anything starts.
     if (request.image !== null) await machines.images.resolve(request.image, { progress: (message) => dependencies.observer.activity?.(message), signal: dependencies.signal });
@@ -124,6 +125,7 @@ export async function resumeRun(dependencies: RunDependencies, run: RunId, apiKe
   let model: ModelAccess | null = null;
   try {
     await sweepRuns(dependencies.home);
+    await sweepModelSocket(dependencies.home);
     const state = new RunState();
     const log = await openLog(dependencies, config, machines, state);
     // Finished between the two looks.

@@ -4,7 +4,7 @@
  */
 import { existsSync, readdirSync, readFileSync, realpathSync } from "node:fs";
 import { join } from "node:path";
-import { runDirectory } from "../../src/sandbox/backends/native/run-directory.ts";
+import { gatewaySocket, runDirectory } from "../../src/sandbox/backends/native/run-directory.ts";
 
 export function leftovers(home: string): readonly string[] {
   if (!existsSync(home)) return [];
@@ -24,6 +24,7 @@ export function machines(home: string): readonly string[] {
     ...processesIn(`manyworlds-${hash}`, (name) => isSpare(home, `.${name}`)),
     ...groups("/sys/fs/cgroup", `manyworlds-${hash}`, 4).filter(([, name]) => !isSpare(home, `.${name}`)).map(([path]) => `control group ${path}`),
     ...mounts([realpathSync(home), sockets]),
+    ...(existsSync(gatewaySocket(home)) ? [`gateway socket ${gatewaySocket(home)}`] : []),
     ...names(sockets).filter((name) => !isSpare(home, name)).map((name) => `socket directory ${join(sockets, name)}`),
   ];
 }

@@ -6,19 +6,25 @@ import { LIMITS } from "../../core/limits.ts";
 import { zstdDecompress } from "../../image/decompress.ts";
 import { GatewayFailure } from "../failure.ts";
 
-/** Memory that bodies may take together. */
+/** Memory that bodies may take together, and those of one session. */
 export class BodyMemory {
   #used = 0;
+  readonly #sessions = new Map<object, number>();
 
   /** False when there is no room now. */
-  take(bytes: number): boolean {
-    if (this.#used + bytes > LIMITS.gatewayBufferedBytes) return false;
+  take(session: object, bytes: number): boolean {
+    const own = (this.#sessions.get(session) ?? 0) + bytes;
+    if (this.#used + bytes > LIMITS.gatewayBufferedBytes || own > LIMITS.sessionBufferedBytes) return false;
     this.#used += bytes;
+    this.#sessions.set(session, own);
     return true;
   }
 
-  give(bytes: number): void {
+  give(session: object, bytes: number): void {
+    const own = (this.#sessions.get(session) ?? 0) - bytes;
     this.#used -= bytes;
+    if (own > 0) this.#sessions.set(session, own);
+    else this.#sessions.delete(session);
   }
 }
 
@@ -29,8 +35,8 @@ export interface Body {
 }
 
 /** Rejects `too_large`, `overloaded`, and `invalid_request` for what is no JSON or is compressed in no known way. What is too much of a body is read and thrown away. */
-export async function readBody(request: IncomingMessage, memory: BodyMemory): Promise<Body> {
-  const part = new Part(memory);
+export async function readBody(request: IncomingMessage, memory: BodyMemory, session: object): Promise<Body> {
+  const part = new Part(memory, session);
   try {
     if (Number(request.headers["content-length"]) > LIMITS.gatewayBodyBytes) throw tooLarge();
     const decoder = decoderOf(request.headers["content-encoding"]);
@@ -46,19 +52,21 @@ export async function readBody(request: IncomingMessage, memory: BodyMemory): Pr
 /** What one request takes of the memory. */
 class Part {
   readonly #memory: BodyMemory;
+  readonly #session: object;
   #bytes = 0;
 
-  constructor(memory: BodyMemory) {
+  constructor(memory: BodyMemory, session: object) {
     this.#memory = memory;
+    this.#session = session;
   }
 
   take(bytes: number): void {
-    if (!this.#memory.take(bytes)) throw new GatewayFailure("overloaded", "The gateway holds as many requests as it can.", { retryAfterMs: 1000 });
+    if (!this.#memory.take(this.#session, bytes)) throw new GatewayFailure("overloaded", "The gateway holds as many requests as it can.", { retryAfterMs: 1000 });
     this.#bytes += bytes;
   }
 
   release(): void {
-    this.#memory.give(this.#bytes);
+    this.#memory.give(this.#session, this.#bytes);
     this.#bytes = 0;
   }
 }
@@ -137,9 +145,28 @@ function decoderOf(encoding: string | undefined): Transform | null {
 }
 
 function parse(bytes: Buffer): unknown {
+  if (hasTooManyValues(bytes)) throw new GatewayFailure("invalid_request", `The request's body has more than ${LIMITS.requestValues} values.`);
   try {
     return JSON.parse(new TextDecoder("utf-8", { fatal: true }).decode(bytes)) as unknown;
   } catch (error) {
     throw new GatewayFailure("invalid_request", "The request's body is no JSON.", { cause: error });
   }
 }
+
+/** Counts commas outside strings. A body of so many bytes as values is not worth the look. */
+function hasTooManyValues(bytes: Buffer): boolean {
+  if (bytes.length < 2 * LIMITS.requestValues) return false;
+  let commas = 0;
+  let inString = false;
+  for (let at = 0; at < bytes.length; at++) {
+    const byte = bytes[at];
+    if (byte === QUOTE) inString = !inString;
+    else if (inString && byte === BACKSLASH) at++;
+    else if (!inString && byte === COMMA && ++commas >= LIMITS.requestValues) return true;
+  }
+  return false;
+}
+
+const QUOTE = 0x22;
+const BACKSLASH = 0x5c;
+const COMMA = 0x2c;

@@ -45,6 +45,7 @@ export class Handler {
   }
 
   async #answer(session: Session, codec: DialectCodec, { route }: Target, request: IncomingMessage, response: ServerResponse): Promise<void> {
+    session.refuseFlood();
     switch (route.kind) {
       case "generate":
         await this.#generate(session, codec, route, request, response);
@@ -68,7 +69,7 @@ export class Handler {
     const gone = new AbortController();
     response.once("close", () => gone.abort("closed"));
     const facts = { model, stream };
-    const body = await readBody(request, this.#memory);
+    const body = await readBody(request, this.#memory, session);
     try {
       const base = { dialect, route: facts, body: body.value };
       let turn;
@@ -96,7 +97,7 @@ export class Handler {
   async #count(session: Session, codec: DialectCodec, { model }: Extract<Route, { kind: "count" }>, request: IncomingMessage, response: ServerResponse): Promise<void> {
     const gone = new AbortController();
     response.once("close", () => gone.abort("closed"));
-    const body = await readBody(request, this.#memory);
+    const body = await readBody(request, this.#memory, session);
     try {
       const turn = codec.decode(countedBody(body.value), { model, stream: false });
       const tokens = await session.options.upstream.countTokens({ ...turn, model: session.options.model }, gone.signal);

@@ -25,7 +25,8 @@ export interface ExchangeFacts {
 
 export class Exchange {
   readonly facts: ExchangeFacts;
-  readonly soFar = new AnswerSoFar();
+  /** Of a running one. */
+  soFar = new AnswerSoFar();
   readonly outcome: Promise<Outcome>;
   /** Ends the generation. */
   readonly abort = new AbortController();
@@ -80,6 +81,7 @@ export class Exchange {
 
   settle(outcome: Outcome): void {
     this.state = outcome.kind === "answer" ? "complete" : "over";
+    this.soFar = new AnswerSoFar();
     this.chars = outcome.kind === "answer" ? sizeOf(outcome.answer) : 0;
     this.#settle(outcome);
   }

@@ -118,7 +118,11 @@ export class Session implements GatewaySession {
     this.#running.add(exchange);
     this.#thinking.add(exchange);
     this.#tellThinking();
-    void this.#run(exchange, asked);
+    this.#run(exchange, asked).catch((error: unknown) => {
+      // A bug of ours, or of a listener: nobody may wait for ever.
+      this.#running.delete(exchange);
+      exchange.settle({ kind: "failure", failure: new GatewayFailure("internal", `The gateway failed: ${messageOf(error)}`, { cause: error }) });
+    });
     return { exchange, leave };
   }
 
@@ -142,10 +146,16 @@ export class Session implements GatewaySession {
     }
   }
 
+  /** Throws once so many requests were refused that another is not worth reading. */
+  refuseFlood(): void {
+    this.#refuseWhenClosed();
+    if (this.#refusals >= LIMITS.refusalsRead) throw new GatewayFailure("budget", `More than ${LIMITS.refusalsRead} requests of this session were refused.`);
+  }
+
   /** Records a request that was refused before it reached the engine, for people who wonder; only the first few. */
   async refused(asked: Omit<Asked, "request" | "digest" | "saysRetry">, failure: GatewayFailure): Promise<void> {
-    if (this.#closed !== null || this.#refusals >= LIMITS.refusalsRecorded) return;
     this.#refusals++;
+    if (this.#closed !== null || this.#refusals > LIMITS.refusalsRecorded) return;
     const { runtime } = this.#around;
     const facts = { id: newId("call", runtime), number: ++this.#numbers, createdAt: runtime.now() };
     const nothing: ConversationFacts = { tools: "", toolCount: 0, messages: [], roles: "", structured: false };

@@ -150,6 +150,7 @@ describe("requests", () => {
       [Buffer.from([0x22, 0xff, 0x22]), {}, 400],
       [Buffer.from("[".repeat(100_000)), {}, 400],
       [Buffer.from("null"), {}, 400],
+      [Buffer.from(`{"messages":[${"1,".repeat(LIMITS.requestValues)}1]}`), {}, 400],
       [Buffer.alloc(0), {}, 400],
     ] as const;
     for (const [body, headers, status] of hostile) {
@@ -190,6 +191,34 @@ describe("requests", () => {
     expect(await raw(`GET / HTTP/1.1\r\nx: ${"y".repeat(LIMITS.gatewayHeaderBytes)}\r\n\r\n`)).toMatch(/^HTTP\/1\.1 431/);
     expect(await raw("GET / HTTP/1.1\r\nhost: evil.example\r\nconnection: close\r\n\r\n")).toMatch(/^HTTP\/1\.1 403/);
     expect(await raw("GET / HTTP/1.1\r\nhost: localhost\r\norigin: https://evil.example\r\nconnection: close\r\n\r\n")).toMatch(/^HTTP\/1\.1 403/);
+  });
+
+  it("of one session take a share of the memory, and no more; a flood of bad ones is no longer read", async () => {
+    const answers = gate();
+    const greedy = await bench.open(async (job, number) => {
+      await answers.passed;
+      return says("large")(job, number);
+    });
+    const modest = await bench.open(says("small"));
+    const large = (n: number): unknown => ({ ...BODY, user: String(n), messages: [{ role: "user", content: "x".repeat(LIMITS.gatewayBodyBytes - 1000) }] });
+    const fitting = Math.floor(LIMITS.sessionBufferedBytes / LIMITS.gatewayBodyBytes);
+    const waiting = Array.from({ length: fitting }, (_, n) => post(CHAT, large(n), bearer(greedy.session)));
+    await until(() => greedy.session.inFlight === fitting);
+    const refused = await post(CHAT, large(fitting), bearer(greedy.session));
+    expect(refused.status).toBeGreaterThanOrEqual(429);
+    await refused.text();
+    expect((await post(CHAT, BODY, bearer(modest.session))).status).toBe(200);
+    answers.open();
+    expect((await Promise.all(waiting)).map(({ status }) => status)).toEqual(waiting.map(() => 200));
+    expect((await post(CHAT, large(fitting), bearer(greedy.session))).status).toBe(200);
+    await Promise.all([greedy.session.close(), modest.session.close()]);
+
+    const flood = await bench.open(says("x"));
+    for (let n = 0; n < LIMITS.refusalsRead; n++) await (await post(CHAT, { messages: n }, bearer(flood.session))).arrayBuffer();
+    const unread = await post(CHAT, BODY, bearer(flood.session));
+    expect(unread.status).toBeGreaterThanOrEqual(400);
+    expect((await flood.calls()).length).toBe(LIMITS.refusalsRecorded);
+    await flood.session.close();
   });
 
   it("from a client that does not read hold up their own engine, and nobody else's", async () => {
