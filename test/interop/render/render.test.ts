@@ -3,6 +3,7 @@ import { execFile } from "node:child_process";
 import { fileURLToPath } from "node:url";
 import { beforeAll, describe, expect, it } from "vitest";
 import { DEFAULT_SAMPLING, type AnswerBlock, type Message, type ToolDefinition, type TurnRequest } from "../../../src/gateway/conversation.ts";
+import type { Piece } from "../../../src/gateway/render/parse/output.ts";
 import { Renderer } from "../../../src/gateway/render/renderer.ts";
 import { Tokenizer } from "../../../src/gateway/render/tokenizer.ts";
 import { modelDirectory, MODELS, type ModelName } from "../../support/models.ts";
@@ -76,17 +77,19 @@ function requestOf({ messages, tools, kwargs }: Case): TurnRequest {
 
 type Reference = Readonly<Record<string, Readonly<Record<string, { readonly text: string; readonly ids: readonly number[] } | { readonly error: string }>>>>;
 
+const names = Object.keys(MODELS) as readonly ModelName[];
+const renderers = new Map<ModelName, Renderer>();
+beforeAll(async () => {
+  for (const name of names) renderers.set(name, new Renderer(await Tokenizer.load(await modelDirectory(name))));
+}, 1_200_000);
+
 describe("rendering", () => {
-  const names = Object.keys(MODELS) as readonly ModelName[];
-  const renderers = new Map<ModelName, Renderer>();
   let reference: Reference = {};
 
   beforeAll(async () => {
     const models: Record<string, unknown> = {};
-    for (const name of names) {
-      const directory = await modelDirectory(name);
-      const renderer = new Renderer(await Tokenizer.load(directory));
-      renderers.set(name, renderer);
+    for (const [name, renderer] of renderers) {
+      const { directory } = renderer.tokenizer;
       const source = renderer.tokenizer.templates.get("default") ?? "";
       models[name] = { directory, family: renderer.family.name, argumentsAsText: name === "deepseek-v3", developer: source.includes("developer") };
     }
@@ -111,7 +114,86 @@ describe("rendering", () => {
     }
     expect(compared).toBeGreaterThanOrEqual(5);
   });
+
 });
+
+describe("answers", () => {
+  it.each(names)("%s: what the template spells is read back, and extended as the template goes on", (name) => {
+    const renderer = renderers.get(name)!;
+    const { tokenizer, family } = renderer;
+    let wholeHistories = 0;
+    for (const { answer, next } of EXCHANGES) {
+      const ask = (messages: readonly Message[]): TurnRequest => requestOf({ name: "", messages, tools: TOOLS, kwargs: {} });
+      const before = [user("Do it.")];
+      const prompt = renderer.render(ask(before), null, new Date());
+      const promptText = renderer.text(ask(before), new Date());
+      const request = ask([...before, answer, ...next]);
+      const whole = renderer.text(request, new Date());
+      const sent = answerStart(promptText, whole);
+      const end = family.ends.map((token) => ({ token, at: whole.indexOf(token, sent) })).filter(({ at }) => at >= 0).toSorted((one, other) => one.at - other.at)[0];
+      if (end === undefined) {
+        expect(name).toBe("deepseek-v3");
+        continue;
+      }
+      const spelled = whole.slice(sent, end.at);
+      const ids = [...prompt.ids, ...tokenizer.encode(spelled), tokenizer.idOf(end.token)!];
+
+      // Reading, token by token. What a history leaves out of a prompt is no answer of that prompt.
+      const reader = renderer.reader(request, { inThought: prompt.inThought && spelled.includes("</think>"), hasTools: true });
+      const text = renderer.detokeniser();
+      const pieces = [...ids.slice(prompt.ids.length).flatMap((id) => reader.push(text.push(id))), ...reader.push(text.end()), ...reader.end()];
+      expect(content(pieces.filter(({ type }) => type !== "reasoning")), `${name}: ${spelled}`).toEqual(content(asPieces(answer)).slice(0, family.name === "llama" || family.name === "harmony" ? 1 : undefined));
+
+      // Going on, with and without the end of the answer.
+      for (const recorded of [ids, ids.slice(0, -1)]) {
+        const extended = renderer.render(request, { longestPrefix: () => ({ messages: 2, ids: recorded }) }, new Date());
+        expect(extended.notes, name).toEqual([]);
+        expect(extended.ids.slice(0, recorded.length)).toEqual(recorded);
+        const spell = (all: readonly number[]): string => Buffer.concat(all.map((id) => tokenizer.bytesOf(id))).toString("utf8");
+        const tail = spell(extended.ids.slice(recorded.length));
+        expect(whole.endsWith(tail), `${name}: ${tail}`).toBe(true);
+        if (!whole.startsWith(promptText)) continue;
+        expect(spell(extended.ids)).toBe(whole);
+        wholeHistories += 1;
+      }
+    }
+    // Those whose prompts open a thought that their history leaves out.
+    if (!["qwen3.5", "glm-4.7", "qwq", "deepseek-r1-distill", "deepseek-v3.1"].includes(name)) expect(wholeHistories).toBeGreaterThan(0);
+  });
+});
+
+/** Answers that every family can spell: a text, and a call without one. */
+const EXCHANGES: readonly { readonly answer: Message & { readonly role: "assistant" }; readonly next: readonly Message[] }[] = [
+  { answer: { role: "assistant", content: [text("Here it is: 北京 😀.")] }, next: [user("Go on.")] },
+  { answer: { role: "assistant", content: [call("abcdef123", "write_file", '{"path": "/tmp/ä \\"b\\"\\n", "mode": 4, "force": true, "lines": ["a", "é"]}')] }, next: [result("abcdef123", "write_file", "ok")] },
+];
+
+/** Where the answer to `prompt` begins in a history that need not begin with that prompt: some templates open a thought in one and not in the other, or move the tools. */
+function answerStart(prompt: string, whole: string): number {
+  if (whole.startsWith(prompt)) return prompt.length;
+  const anchor = prompt.slice(-10);
+  if (anchor.endsWith("[/INST]")) return whole.indexOf(anchor) + anchor.length;
+  let at = 0;
+  while (prompt[at] === whole[at]) at += 1;
+  const mark = whole.slice(0, at).lastIndexOf("<");
+  return mark >= 0 && !whole.slice(mark, at).includes(">") ? mark : at;
+}
+
+function asPieces(answer: Message & { readonly role: "assistant" }): readonly Piece[] {
+  return answer.content.flatMap((block): Piece[] => (block.type === "text" ? [{ type: "text", text: block.text }] : block.type === "tool_call" ? [{ type: "tool_call", id: null, name: block.name }, { type: "arguments", text: block.arguments }] : []));
+}
+
+/** Texts without the space around them, calls with their arguments parsed. */
+function content(pieces: readonly Piece[]): readonly unknown[] {
+  const blocks: { type: string; text: string }[] = [];
+  for (const piece of pieces) {
+    const last = blocks.at(-1);
+    if (piece.type === "tool_call") blocks.push({ type: piece.name, text: "" });
+    else if (piece.type === "text" && last?.type !== "text") blocks.push({ type: "text", text: piece.text });
+    else if (last !== undefined) last.text += piece.text;
+  }
+  return blocks.map(({ type, text }) => (type === "text" ? text.trim() : [type, JSON.parse(text) as unknown])).filter((block) => block !== "");
+}
 
 function python(packages: string, input: string): Promise<string> {
   return new Promise((resolve, reject) => {
