@@ -109,10 +109,9 @@ export class Handler {
   }
 }
 
-/** A count leaves out what only a generation needs (`max_tokens`), and Gemini's may wrap the request. */
+/** Gemini's may wrap the request. */
 function countedBody(body: unknown): unknown {
   if (typeof body !== "object" || body === null) return body;
   const wrapped = "generateContentRequest" in body ? body.generateContentRequest : "generate_content_request" in body ? body.generate_content_request : undefined;
-  if (wrapped !== undefined) return wrapped;
-  return "messages" in body && !("max_tokens" in body) ? { ...body, max_tokens: 1 } : body;
+  return wrapped ?? body;
 }

@@ -54,7 +54,7 @@ test("any answer, cut anywhere, is joined to the whole one, and comes back as it
     Object.assign(options, { answer: () => answerOf(blocks), deltaLength });
     const whole = await sdk.messages.create(ASK);
     expect((await sdk.messages.stream(ASK).finalMessage()).content).toEqual(whole.content);
-    await sdk.messages.create({ ...ASK, messages: [...ASK.messages, { role: "assistant", content: whole.content }] });
+    await sdk.messages.create({ ...ASK, messages: [...ASK.messages, { role: "assistant", content: whole.content }, { role: "user", content: "go on" }] });
     const sent = server?.requests.at(-1)?.messages[1];
     expect(sent?.role === "assistant" ? sent.content.map(respelled) : null).toEqual(blocks.map(respelled));
   });

@@ -123,10 +123,9 @@ describe.each(DIALECTS)("%s", (dialect) => {
 
   it("ends its client at once when the budget is used up", async () => {
     const { engine, session, dialogue } = await serve(dialect, [{ content: "one" }], { budgets: { calls: 1 } });
-    const talk = dialogue();
-    await talk.ask(false);
+    await dialogue().ask(false);
     const asked = engine.requests.length;
-    await expect(talk.ask(true)).rejects.toThrow(/budget/i);
+    await expect(dialogue("And then?").ask(true)).rejects.toThrow(/budget/i);
     expect([engine.requests.length, session.totals().exhausted]).toEqual([asked, "calls"]);
   });
 

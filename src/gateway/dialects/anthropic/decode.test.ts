@@ -4,7 +4,8 @@ import { GatewayFailure } from "../../failure.ts";
 import { decodeMessages } from "./decode.ts";
 
 const ask = (more: object = {}) => decodeMessages({ model: "m", max_tokens: 10, messages: [{ role: "user", content: "hi" }], ...more });
-const talk = (...messages: readonly object[]) => decodeMessages({ model: "m", max_tokens: 10, messages }).messages;
+/** As a count has it, which may end with the assistant. */
+const talk = (...messages: readonly object[]) => decodeMessages({ model: "m", messages }).messages;
 const bash = { name: "bash", description: "runs", input_schema: { type: "object" } };
 const text = (value: string) => ({ type: "text", text: value });
 
@@ -166,6 +167,29 @@ describe("tools", () => {
   });
 });
 
+test("a request as Claude Code 2.1.332 sends it", () => {
+  const mark = { cache_control: { type: "ephemeral" } };
+  const request = ask({
+    messages: [
+      { role: "user", content: [text("<system-reminder>a</system-reminder>"), text("do it")] },
+      { role: "system", content: "# Environment" },
+      { role: "assistant", content: [{ type: "thinking", thinking: "t", signature: "bWFueXdvcmxkcw==" }, text("Looking."), { type: "tool_use", id: "call_1", name: "Bash", input: { command: "ls" } }] },
+      { role: "user", content: [{ tool_use_id: "call_1", type: "tool_result", content: "a", is_error: false, ...mark }] },
+    ],
+    system: [text("x-billing"), { ...text("You are"), ...mark }],
+    tools: [{ name: "Bash", description: "Runs", input_schema: { type: "object" } }, { name: "DeferredToolPlaceholder", input_schema: {}, defer_loading: true }],
+    metadata: { user_id: "{}" },
+    thinking: { type: "adaptive", display: "omitted" },
+    context_management: { edits: [{ type: "clear_thinking_20251015", keep: "all" }] },
+    output_config: { effort: "medium" },
+    stream: true,
+  });
+  expect(request).toMatchObject({ extra: {}, reasoning: { enabled: true, effort: "medium" }, stream: true });
+  expect(request.messages.map(({ role }) => role)).toEqual(["system", "user", "system", "assistant", "tool"]);
+  expect(request.messages[3]).toEqual({ role: "assistant", content: [{ type: "reasoning", text: "t", signature: null }, text("Looking."), { type: "tool_call", id: "call_1", name: "Bash", arguments: '{"command":"ls"}' }] });
+  expect(request.dropped).toEqual(["metadata", "context_management", "tools[].defer_loading", "system[].cache_control", "messages[].content[].cache_control", "thinking.display"]);
+});
+
 test("a refusal names its field", () => {
   const cases: readonly (readonly [object, string])[] = [
     [{ model: 1 }, "model"],
@@ -173,6 +197,11 @@ test("a refusal names its field", () => {
     [{ messages: [] }, "messages"],
     [{ container: "c" }, "container"],
     [{ thread: {} }, "thread"],
+    [{ messages: [{ role: "user", content: "hi" }, { role: "assistant", content: "{" }] }, "messages[1].role"],
+    [{ tools: [bash, bash] }, "tools[1].name"],
+    [{ tools: [{ ...bash, novelty: 1 }] }, "tools[0].novelty"],
+    [{ tools: [{ ...bash, type: "custom", novelty: 1 }] }, "tools[0].novelty"],
+    [{ tools: [{ type: "custom", name: "x" }] }, "tools[0].input_schema"],
     [{ thinking: { type: "enabled" } }, "thinking.budget_tokens"],
     [{ system: [{ type: "image" }] }, "system[0].type"],
     [{ messages: [{ role: "tool", content: "x" }] }, "messages[0].role"],

@@ -11,6 +11,7 @@ export function decodeMessages(body: unknown): TurnRequest {
     const value = request[name];
     if (value !== undefined && value !== null) throw invalid(name, reason);
   }
+  if (isPrefilled(request)) throw invalid(`messages[${request.messages.length - 1}].role`, "the last message is the assistant's; answers that begin with a given text are not supported");
   const dropped = new Dropped();
   dropped.fields(request, "", IGNORED_FIELDS);
   if (request.output_config) dropped.fields(request.output_config, "output_config", ["task_budget"]);
@@ -38,6 +39,11 @@ export function decodeMessages(body: unknown): TurnRequest {
     extra: unknownFields(messagesRequestSchema, request),
     dropped: dropped.list(),
   };
+}
+
+/** A count of tokens, which has no limit, may end anywhere. */
+function isPrefilled(request: MessagesRequest): boolean {
+  return typeof request.max_tokens === "number" && request.messages.at(-1)?.role === "assistant";
 }
 
 function readSystem(system: MessagesRequest["system"], dropped: Dropped): readonly Message[] {

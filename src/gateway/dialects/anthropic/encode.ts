@@ -56,6 +56,7 @@ export function encodeUsage(usage: Usage | null): object {
     cache_creation_input_tokens: 0,
     cache_read_input_tokens: cached,
     output_tokens: usage?.completionTokens ?? 0,
+    output_tokens_details: { thinking_tokens: usage?.reasoningTokens ?? 0 },
   };
 }
 

@@ -80,7 +80,7 @@ const tool = z.strictObject({
 });
 
 /** Tools that Anthropic defines: `web_search_20250305`, `bash_20250124`, ... Judged by name in the decoder. */
-const typedTool = z.looseObject({ type: z.string().min(1), name: z.string().optional() });
+const typedTool = z.looseObject({ type: z.string().refine((type) => type !== "custom", { abort: true }), name: z.string().optional() });
 
 const namedChange = z.strictObject({ type: z.literal("tool_reference"), name: z.string().min(1) });
 const toolChange = [

@@ -10,8 +10,10 @@ const SERVER_TOOLS = ["web_search", "web_fetch", "code_execution", "tool_search_
 export function readTools(request: MessagesRequest, dropped: Dropped): readonly ToolDefinition[] {
   const offered = new Map<string, ToolDefinition>();
   for (const [index, tool] of (request.tools ?? []).entries()) {
-    if (isOwn(tool)) offered.set(tool.name, readTool(tool, dropped));
-    else if (SERVER_TOOLS.some((family) => tool.type.startsWith(family))) dropped.add(`tools[] ${tool.type} (a tool of Anthropic's servers)`);
+    if (isOwn(tool)) {
+      if (offered.has(tool.name)) throw invalid(`tools[${index}].name`, `there is a tool ${JSON.stringify(tool.name)} already`);
+      offered.set(tool.name, readTool(tool, dropped));
+    } else if (SERVER_TOOLS.some((family) => tool.type.startsWith(family))) dropped.add(`tools[] ${tool.type} (a tool of Anthropic's servers)`);
     else throw invalid(`tools[${index}].type`, `${tool.type} is defined by Anthropic for its own models; send it as a custom tool, with input_schema`);
   }
   const removed = new Map<string, ToolDefinition>();
