@@ -120,8 +120,12 @@ export class Session implements GatewaySession {
     this.#tellThinking();
     this.#run(exchange, asked).catch((error: unknown) => {
       // A bug of ours, or of a listener: nobody may wait for ever.
+      if (exchange.state !== "running") return;
+      const failure = new GatewayFailure("internal", `The gateway failed: ${messageOf(error)}`, { cause: error });
+      this.#budget.end({ status: "failed", failure, promptTokens: 0, completionTokens: 0 });
       this.#running.delete(exchange);
-      exchange.settle({ kind: "failure", failure: new GatewayFailure("internal", `The gateway failed: ${messageOf(error)}`, { cause: error }) });
+      this.#thinking.delete(exchange);
+      exchange.settle({ kind: "failure", failure });
     });
     return { exchange, leave };
   }
