@@ -35,7 +35,8 @@ export const LIMITS = {
   /** A lease is never shorter or longer than this. */
   leaseMinMs: 1_000,
   leaseMaxMs: 24 * 3600 * 1000,
-  leaseDefaultMs: 60_000,
+  /** The death of a controller is noticed without it; one that is only stopped or busy for less than this loses no machine. */
+  leaseDefaultMs: 600_000,
   imageLayers: 128,
   imageManifestBytes: 4 * MiB,
   imageLayerBytes: 64 * GiB,
