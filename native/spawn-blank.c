@@ -221,5 +221,7 @@ void blank_gone(struct machine *blank)
 
 void blanks_remove(void)
 {
+	/* All die at once, and are then waited for. */
+	for (int i = 0; i < ready_count; i++) kill(ready[i]->pid, SIGKILL);
 	while (ready_count > 0) machine_dispose(oldest());
 }
