@@ -1,0 +1,51 @@
+/**
+ * Runs commands as an ordinary user, through setpriv, with subordinate ids or without. For tests that run as root. The account exists in a mount namespace of the test's
+ * own; the host's files are not touched.
+ */
+import { execFile } from "node:child_process";
+import { chmodSync, chownSync, mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { fileURLToPath } from "node:url";
+
+const CHECKOUT = fileURLToPath(new URL("../../", import.meta.url));
+const USER = 54_322;
+
+export interface OrdinaryUser {
+  readonly name: string;
+  /** Directories of the user's own; `tmp` is TMPDIR. */
+  readonly home: string;
+  readonly tmp: string;
+  /** Runs a shell line in the checkout, which is bound to where the user can look. Exit code, and both streams together. */
+  run(line: string, options: { readonly subordinateIds: boolean }): Promise<{ readonly code: number; readonly output: string }>;
+  remove(): void;
+}
+
+export function ordinaryUser(): OrdinaryUser {
+  const base = mkdtempSync(join(tmpdir(), "mw-as-user-"));
+  const name = "mwsuite";
+  chmodSync(base, 0o755);
+  for (const directory of ["checkout", "home", "tmp"]) mkdirSync(join(base, directory));
+  for (const directory of ["home", "tmp"]) chownSync(join(base, directory), USER, USER);
+  writeFileSync(join(base, "passwd"), `${readFileSync("/etc/passwd", "utf8")}${name}:x:${USER}:${USER}::${join(base, "home")}:/bin/sh\n`);
+  writeFileSync(join(base, "subid"), `${name}:800000:65536\n`);
+  writeFileSync(join(base, "nothing"), "");
+  return {
+    name,
+    home: join(base, "home"),
+    tmp: join(base, "tmp"),
+    run(line, { subordinateIds }) {
+      const binds = [
+        `mount --bind ${CHECKOUT} ${base}/checkout`,
+        `mount --bind ${base}/passwd /etc/passwd`,
+        ...["subuid", "subgid"].map((file) => (subordinateIds ? `mount --bind ${base}/subid /etc/${file}` : `{ [ ! -e /etc/${file} ] || mount --bind ${base}/nothing /etc/${file}; }`)),
+      ];
+      const environment = `env -i PATH=${process.env["PATH"] ?? ""} HOME=${base}/home TMPDIR=${base}/tmp`;
+      const script = `${binds.join(" && ")} && cd ${base}/checkout && exec setpriv --reuid=${USER} --regid=${USER} --clear-groups ${environment} /bin/sh -c "$0"`;
+      return new Promise((resolve) => {
+        execFile("unshare", ["--mount", "/bin/sh", "-c", script, line], { maxBuffer: 64 << 20, timeout: 900_000 }, (error, stdout, stderr) => resolve({ code: error === null ? 0 : Number(error.code ?? 1), output: stdout + stderr }));
+      });
+    },
+    remove: () => rmSync(base, { recursive: true, force: true }),
+  };
+}
