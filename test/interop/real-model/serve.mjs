@@ -1,5 +1,5 @@
 // A real small language model on the CPU, sampled by llama.cpp and served as vLLM serves chat completions with token ids. Started with the directory of node-llama-cpp
-// and the model's file; prints its address. `POST /score` gives the logprob of each given completion token once more, computed in one pass.
+// and the model's file; prints its address. `POST /score` gives the logprob of each given completion token once more.
 import { createServer } from "node:http";
 import { createRequire } from "node:module";
 import { join } from "node:path";
@@ -36,10 +36,16 @@ async function* sample(prompt, maxTokens, seed) {
 
 async function score(prompt, completion) {
   await sequence.clearHistory();
-  const ids = [...prompt, ...completion];
-  const input = ids.map((token, at) => (at >= prompt.length - 1 && at < ids.length - 1 ? [token, { generateNext: { probabilities: true, options: WHOLE } }] : token));
-  const output = await sequence.controlledEvaluate(input);
-  return completion.map((id, at) => Math.log(output[prompt.length - 1 + at].next.probabilities.get(id)));
+  const logprobs = [];
+  let input = prompt;
+  // In the steps in which it was sampled: a quantised model rounds otherwise when it is given many tokens at a time.
+  for (const id of completion) {
+    const asked = input.map((token, at) => (at === input.length - 1 ? [token, { generateNext: { probabilities: true, options: WHOLE } }] : token));
+    const output = await sequence.controlledEvaluate(asked);
+    logprobs.push(Math.log(output[input.length - 1].next.probabilities.get(id)));
+    input = [id];
+  }
+  return logprobs;
 }
 
 async function chat(body, response) {
