@@ -5,8 +5,11 @@ import { request as httpRequest } from "node:http";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { afterAll, beforeAll, describe, expect, it } from "vitest";
+import { mw } from "../support/cli.ts";
 import { startEngine, type Engine } from "../support/engine/index.ts";
 import { readAll, until } from "../support/gateway.ts";
+import { leftoversAfter } from "../support/leftovers.ts";
+import { writeTask } from "../support/tasks.ts";
 
 const MAIN = join(import.meta.dirname, "../../src/cli/main.ts");
 const place = mkdtempSync(join(tmpdir(), "mw-gateway-kill-"));
@@ -82,6 +85,39 @@ describe("kill -9 of the gateway", () => {
         expect(new Set(recorded).size).toBe(recorded.length);
       }
     }
+  }, 300_000);
+});
+
+describe("kill -9 of a run in the middle of its model calls", () => {
+  it("costs the calls in flight; the run goes on, with whole logs and nothing left", async () => {
+    const home = join(place, "run-home");
+    const task = writeTask(join(place, "task"));
+    let slow = true;
+    const model = await startEngine(({ turn, body }) => {
+      if (!("tools" in body)) return { content: "x" };
+      return turn === 0 ? { calls: [{ command: "mkdir -p /work; echo hello > /work/out" }] } : { content: "done and well", ...(slow ? { breakOff: "never" as const } : {}) };
+    });
+    try {
+      const args = ["run", task, "-n", "4", "--concurrency", "4", "--harness", "bash", "--upstream", `vllm=${model.url}`, "--model", "m", "--quiet"];
+      const child = spawn(process.execPath, ["--import", import.meta.resolve("tsx"), MAIN, ...args], { env: { ...process.env, MW_HOME: home }, stdio: "ignore" });
+      await until(() => model.requests.filter(({ turn }) => turn === 1).length === 4 || child.exitCode !== null);
+      child.kill("SIGKILL");
+      await until(() => child.signalCode !== null);
+      slow = false;
+      const [run = ""] = readdirSync(join(home, "runs"));
+      // The spawner of the dead controller ends by itself.
+      await until(async () => (await mw(["resume", run, "--quiet"], { env: { MW_HOME: home } })).code === 0);
+      const { rollouts } = JSON.parse((await mw(["show", run, "--json"], { env: { MW_HOME: home } })).stdout) as { rollouts: { rollout: string; reward: number; tries: number }[] };
+      expect(rollouts.map(({ reward }) => reward)).toEqual([1, 1, 1, 1]);
+      for (const { rollout } of rollouts) {
+        const directory = join(home, "runs", run, "rollouts", rollout);
+        expect((await readAll(join(directory, "calls.jsonl"))).map(({ status }) => status)).toEqual(["complete", "complete"]);
+        expect((await readAll(join(directory, "tries/1/calls.jsonl"))).map(({ status }) => status)).toEqual(["complete"]);
+      }
+    } finally {
+      await model.close();
+    }
+    expect(await leftoversAfter(home)).toEqual([]);
   }, 300_000);
 });
 
