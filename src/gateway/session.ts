@@ -41,7 +41,7 @@ export interface SessionTotals {
   readonly completionTokens: number;
   /** Wall time during which at least one call was in flight, milliseconds. */
   readonly modelMs: number;
-  /** The budget that ended the session's usefulness; null while there is room. */
+  /** The budget that kept the harness from going on; null while nothing did. */
   readonly exhausted: keyof SessionBudgets | null;
   /** The last failure that was not the harness's own doing, for telling `model_error` from the rest. */
   readonly lastFailure: { readonly kind: string; readonly message: string } | null;

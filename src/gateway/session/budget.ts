@@ -26,6 +26,8 @@ export class Budget {
   #spared = 0;
   #troubles = 0;
   #lastFailure: SessionTotals["lastFailure"] = null;
+  /** What a call was refused for. */
+  #refused: keyof SessionBudgets | null = null;
   #modelMs = 0;
   #busySince = 0;
 
@@ -41,8 +43,11 @@ export class Budget {
 
   /** Throws `budget` when nothing is left, `rate_limited` when too much is under way. */
   begin(): void {
-    const exhausted = this.exhausted;
-    if (exhausted !== null) throw new GatewayFailure("budget", `This session's budget of ${BUDGET_WORDS[exhausted]} is used up (${this.#limits[exhausted]}).`);
+    const exhausted = this.#exhausted();
+    if (exhausted !== null) {
+      this.#refused ??= exhausted;
+      throw new GatewayFailure("budget", `This session's budget of ${BUDGET_WORDS[exhausted]} is used up (${this.#limits[exhausted]}).`);
+    }
     if (this.#troubles >= LIMITS.upstreamFailuresInARow) throw new GatewayFailure("budget", `The model server failed ${this.#troubles} times in a row: ${this.#lastFailure?.message ?? "unknown"}`);
     if (this.#inFlight >= LIMITS.callsInFlightPerSession) {
       throw new GatewayFailure("rate_limited", `More than ${LIMITS.callsInFlightPerSession} calls of this session are in flight.`, { retryAfterMs: 1000 });
@@ -72,7 +77,7 @@ export class Budget {
     return this.#limits.timeMs === null ? null : Math.max(0, this.#limits.timeMs - (this.#runtime.monotonic() - this.#openedAt));
   }
 
-  get exhausted(): keyof SessionBudgets | null {
+  #exhausted(): keyof SessionBudgets | null {
     const used = this.#counts.complete + this.#counts.incomplete + this.#counts.failed + this.#inFlight - this.#spared;
     if (this.#limits.calls !== null && used >= this.#limits.calls) return "calls";
     if (this.tokensLeft === 0) return "tokens";
@@ -85,7 +90,8 @@ export class Budget {
       promptTokens: this.#promptTokens,
       completionTokens: this.#completionTokens,
       modelMs: this.#modelMs + (this.#inFlight > 0 ? this.#runtime.monotonic() - this.#busySince : 0),
-      exhausted: this.exhausted,
+      // An agent that ends with its last call has not missed another.
+      exhausted: this.#refused ?? (this.#exhausted() === "calls" ? null : this.#exhausted()),
       lastFailure: this.#lastFailure,
     };
   }

@@ -255,6 +255,7 @@ describe("a session", () => {
     const { session: calls } = await bench.open(says("x"), { budgets: { calls: 2, tokens: null, timeMs: null } });
     const statuses = [];
     for (let round = 0; round < 3; round++) {
+      expect(calls.totals().exhausted).toBeNull();
       const response = await post(CHAT, { ...BODY, n: 1, user: String(round) }, bearer(calls));
       statuses.push(response.status);
       await response.text();
