@@ -1,5 +1,8 @@
-import { readFileSync } from "node:fs";
+import { spawn } from "node:child_process";
+import { mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
+import { tmpdir } from "node:os";
 import { join } from "node:path";
+import { createInterface } from "node:readline";
 import { Template } from "@huggingface/jinja";
 import * as fc from "fast-check";
 import { afterEach, describe, expect, it } from "vitest";
@@ -177,5 +180,30 @@ describe("the engine's token endpoints", () => {
     const choices = (await post(engine, "/v1/completions", { prompt: encode(text.join("")), return_token_ids: true })).json()["choices"] as readonly (Choice & { readonly text: string })[];
     expect(choices[0]).toMatchObject({ text: "second", token_ids: engine.samples[0]?.completionIds });
     expect(engine.requests[0]).toMatchObject({ turn: 1, toolTurns: 1 });
+  });
+});
+
+describe("the engine by itself", () => {
+  it("answers from a file, turn by turn of the tools", async () => {
+    const directory = mkdtempSync(join(tmpdir(), "mw-engine-"));
+    writeFileSync(join(directory, "script.json"), JSON.stringify([{ calls: [{ command: "ls" }] }, { content: "done" }]));
+    const child = spawn(process.execPath, ["--import", "tsx", join(import.meta.dirname, "main.ts"), "--port", "0", "--flavour", "openai", "--level", "text", "--script", join(directory, "script.json")], { stdio: ["ignore", "pipe", "inherit"] });
+    try {
+      let root = "";
+      for await (const line of createInterface(child.stdout)) {
+        root = line;
+        break;
+      }
+      const ask = async (messages: readonly unknown[]): Promise<Choice> => {
+        const response = await fetch(`${root}/v1/chat/completions`, { method: "POST", body: JSON.stringify({ model: "m", messages }) });
+        return ((await response.json()) as { readonly choices: readonly [Choice] }).choices[0];
+      };
+      const first = await ask([{ role: "user", content: "hi" }]);
+      expect(first).toMatchObject({ message: { tool_calls: [{ function: { name: "bash" } }] }, logprobs: null });
+      expect(await ask([{ role: "user", content: "hi" }, first.message, { role: "tool", content: "x" }])).toMatchObject({ message: { content: "done" }, finish_reason: "stop" });
+    } finally {
+      child.kill();
+      rmSync(directory, { recursive: true, force: true });
+    }
   });
 });

@@ -249,7 +249,8 @@ describe("a harness that hangs up", () => {
       more();
     });
     await new Promise<void>((resolve) => server.listen(0, "127.0.0.1", resolve));
-    const upstream = connect(`openai=http://127.0.0.1:${(server.address() as AddressInfo).port}`);
+    // Silence that the reader asked for is none of the server's.
+    const upstream = connect(`openai=http://127.0.0.1:${(server.address() as AddressInfo).port}`, { stallMs: 1_000 });
     let goOn = (): void => undefined;
     const gate = new Promise<void>((resolve) => (goOn = resolve));
     let got = 0;
@@ -257,6 +258,7 @@ describe("a harness that hangs up", () => {
     // Written until every buffer on the way is full, and then no more.
     let before = -1;
     await expect.poll(() => written > 0 && before === (before = written), { interval: 500, timeout: 30_000 }).toBe(true);
+    await new Promise((resolve) => setTimeout(resolve, 3_000));
     expect(written).toBeLessThan(30_000);
     expect(got).toBe(1000);
     goOn();
