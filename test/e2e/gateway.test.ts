@@ -78,6 +78,7 @@ describe("mw gateway", () => {
     expect(calls[0]?.completionTokens).toBeGreaterThan(0);
     expect(samples.length).toBe(1);
     expect((await mw(["show", sessions.get("first-try") ?? ""], { env: { MW_HOME: home } })).stdout).toContain("Hello from the engine.");
+    expect((await mw(["show", "first-try"], { env: { MW_HOME: home } })).stdout).toContain("Hello from the engine.");
     expect((await mw(["show", "ses00000000000000000000"], { env: { MW_HOME: home } })).code).toBe(2);
   });
 

@@ -1,6 +1,7 @@
 /** `mw show RUN`, `mw show ROLLOUT` and `mw show SESSION`. */
-import { stat } from "node:fs/promises";
+import { readdir, readFile } from "node:fs/promises";
 import { join, resolve } from "node:path";
+import { z } from "zod";
 import { MwError } from "../../core/errors.ts";
 import { isId } from "../../core/ids.ts";
 import type { Builder } from "../../gateway/samples/sample.ts";
@@ -21,14 +22,27 @@ export interface ShowFlags {
   readonly builder: Builder;
 }
 
-/** Where a gateway recorded a session that is named by its id, or by the directory itself. */
+/** Where a gateway recorded a session that is named by its id, by its directory, or by its own name (the agent's API key); of several with one name, the newest. */
 async function sessionDirectory(context: AppContext, home: string, name: string): Promise<string | null> {
-  for (const directory of [...(isId("ses", name) ? [join(home, "gateway", name)] : []), resolve(context.cwd, name)]) {
-    if (await stat(join(directory, "session.json")).then((found) => found.isFile(), () => false)) return directory;
-  }
-  if (isId("ses", name)) throw new MwError("not_found", `there is no session ${name} in ${join(home, "gateway")}`, { fix: "name the session's directory, if mw gateway was given --dir" });
+  const recorded = join(home, "gateway");
+  for (const directory of [...(isId("ses", name) ? [join(recorded, name)] : []), resolve(context.cwd, name)]) if ((await nameOfSession(directory)) !== null) return directory;
+  if (isId("ses", name)) throw new MwError("not_found", `there is no session ${name} in ${recorded}`, { fix: "name the session's directory, if mw gateway was given --dir" });
+  // Ids sort by time.
+  const ids = (await readdir(recorded).catch(() => [])).filter((entry) => isId("ses", entry)).toSorted();
+  for (const id of ids.toReversed()) if ((await nameOfSession(join(recorded, id))) === name) return join(recorded, id);
   return null;
 }
+
+/** Null where no session is. */
+async function nameOfSession(directory: string): Promise<string | null> {
+  try {
+    return sessionSchema.parse(JSON.parse(await readFile(join(directory, "session.json"), "utf8"))).name;
+  } catch {
+    return null;
+  }
+}
+
+const sessionSchema = z.looseObject({ name: z.string() });
 
 export async function show(this: AppContext, flags: ShowFlags, name: string): Promise<void> {
   const home = loadConfig(this.env, this.cwd).home.value;
