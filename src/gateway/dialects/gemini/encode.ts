@@ -35,8 +35,9 @@ function encodeBlocks(blocks: readonly AnswerBlock[]): readonly Part[] {
   let thoughts: ReasoningBlock[] = [];
   const parts = blocks.flatMap((block): readonly Part[] => {
     if (block.type === "reasoning") {
+      if (block.text === "" && block.signature === null) return [];
       thoughts.push(block);
-      return block.text === "" && block.signature === null ? [] : [{ text: block.text, ...thoughtPart(block.signature) }];
+      return [{ text: block.text, ...thoughtPart(block.signature) }];
     }
     if (block.type !== "tool_call" && block.text === "") return [];
     const part = encodeBlock(block, thoughts);

@@ -13,16 +13,20 @@ import { encodeFailure } from "./failure.ts";
 
 export interface Framing {
   /** One piece; `first`: nothing came before it. */
-  piece(json: string, first: boolean): string;
+  piece(value: unknown, first: boolean): string;
   /** After the last piece. */
   readonly end: string;
   /** An error in place of further pieces. */
-  error(json: string, first: boolean): string;
+  error(value: unknown, first: boolean): string;
 }
 
 /** The error comes as an event, in which newer SDKs find it, and bare, on which all of them fail: a segment that is no event. */
-export const SSE: Framing = { piece: (json) => writeEvent(json), end: "", error: (json) => writeEvent(json) + json };
-export const JSON_ARRAY: Framing = { piece: (json, first) => (first ? `[${json}` : `,\n${json}`), end: "]\n", error: (json, first) => `${first ? "[" : ",\n"}${json}]\n` };
+export const SSE: Framing = { piece: (value) => writeEvent(value), end: "", error: (value) => writeEvent(value) + JSON.stringify(value) };
+export const JSON_ARRAY: Framing = {
+  piece: (value, first) => (first ? "[" : ",\n") + JSON.stringify(value),
+  end: "]\n",
+  error: (value, first) => `${JSON_ARRAY.piece(value, first)}]\n`,
+};
 
 type Open = { readonly type: "text" | "refusal" } | (ReasoningBlock & { readonly type: "reasoning" }) | ToolCallBlock;
 
@@ -47,13 +51,13 @@ export class GeminiStream implements StreamEncoder {
     switch (delta.type) {
       case "text":
       case "refusal": {
-        if (delta.text === "") return "";
+        if (delta.text === "") return this.#open?.type === delta.type ? "" : this.#close();
         const closing = this.#open?.type === delta.type ? "" : this.#close();
         this.#open = { type: delta.type };
         return closing + this.#piece(this.#carrying({ type: delta.type, text: delta.text }));
       }
       case "reasoning": {
-        if (delta.text === "") return "";
+        if (delta.text === "") return this.#open?.type === "reasoning" ? "" : this.#close();
         const before = this.#open?.type === "reasoning" ? this.#open : null;
         const closing = before === null ? this.#close() : "";
         this.#open = { type: "reasoning", text: (before?.text ?? "") + delta.text, signature: null };
@@ -85,7 +89,7 @@ export class GeminiStream implements StreamEncoder {
   }
 
   fail(failure: GatewayFailure): string {
-    return this.#framing.error(JSON.stringify(encodeFailure(failure).body), this.#pieces === 0);
+    return this.#framing.error(encodeFailure(failure).body, this.#pieces === 0);
   }
 
   #close(): string {
@@ -106,6 +110,6 @@ export class GeminiStream implements StreamEncoder {
   }
 
   #frame(piece: unknown): string {
-    return this.#framing.piece(JSON.stringify(piece), this.#pieces++ === 0);
+    return this.#framing.piece(piece, this.#pieces++ === 0);
   }
 }

@@ -17,6 +17,8 @@ export class ResponsesStream implements StreamEncoder {
   readonly #base: Readonly<Record<string, unknown>>;
   readonly #done: AnswerBlock[] = [];
   #open: Mutable<AnswerBlock> | null = null;
+  /** The open block gets no more; it is closed when something follows, because its status says whether something does. */
+  #over = false;
   #sequence = 0;
 
   constructor(context: EncodeContext) {
@@ -33,12 +35,18 @@ export class ResponsesStream implements StreamEncoder {
       case "text":
       case "reasoning":
       case "refusal":
-        return delta.text === "" ? "" : this.#ensure(delta.type) + this.#fill(delta.text);
+        if (delta.text === "") {
+          // Opens nothing, but ends what is open.
+          this.#over ||= this.#open?.type !== delta.type;
+          return "";
+        }
+        return this.#ensure(delta.type) + this.#fill(delta.text);
       case "signature": {
         const opened = this.#ensure("reasoning");
         const block = this.#open;
         if (block?.type === "reasoning") Object.assign(block, { signature: delta.signature, ...(delta.redacted === true ? { redacted: true } : {}) });
-        return opened + this.#close("completed");
+        this.#over = true;
+        return opened;
       }
       case "tool_call": {
         const { type, id, name, kind, namespace, signature } = delta;
@@ -46,7 +54,7 @@ export class ResponsesStream implements StreamEncoder {
         return this.#close("completed") + this.#add(block);
       }
       case "arguments":
-        return delta.text === "" || this.#open?.type !== "tool_call" ? "" : this.#fill(delta.text);
+        return delta.text === "" || this.#over || this.#open?.type !== "tool_call" ? "" : this.#fill(delta.text);
     }
   }
 
@@ -67,12 +75,13 @@ export class ResponsesStream implements StreamEncoder {
 
   /** Opens a block of this type unless the open one is of it. */
   #ensure(type: "text" | "reasoning" | "refusal"): string {
-    if (this.#open?.type === type) return "";
+    if (this.#open?.type === type && !this.#over) return "";
     return this.#close("completed") + this.#add(type === "reasoning" ? { type, text: "", signature: null } : { type, text: "" });
   }
 
   #add(block: AnswerBlock): string {
     this.#open = { ...block };
+    this.#over = false;
     const added = this.#event("response.output_item.added", { output_index: this.#done.length, item: startOf(block, this.#done.length, this.#context.callId) });
     return block.type === "text" || block.type === "refusal" ? added + this.#part("added", { ...block }) : added;
   }
