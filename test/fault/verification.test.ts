@@ -1,4 +1,5 @@
 /** Attackers and honest workers against the real verifier, in real machines: none of the first gets a reward, all of the second do. */
+import { execFileSync } from "node:child_process";
 import { mkdir, readFile, rm } from "node:fs/promises";
 import { join } from "node:path";
 import { afterAll, beforeAll, describe, expect, test } from "vitest";
@@ -263,6 +264,18 @@ describe("other modes", () => {
     const missing = await attempt({ toml, test: check });
     expect(missing).toMatchObject({ reward: 0 });
     expect(missing.evidence.notes.join("\n")).toContain("the artifact /app/out does not exist");
+  });
+
+  test("separate and fresh: what the agent left can be kept as an archive, whatever of it the verifier sees", async () => {
+    for (const toml of [TOML, `artifacts = ["/app/out"]\n${TOML.replace("[verifier]", '[verifier]\nenvironment_mode = "separate"')}`]) {
+      const directory = await writeTask(home, `task${next++}`, { "task.toml": toml, "tests/test.sh": TEST });
+      const workspaceArchive = join(directory, ".out", "workspace.tar");
+      const sandbox = await machine("mkdir -p /app/out; echo x > /app/out/a; touch /app/other; rm -f /etc/motd");
+      const { verdict } = await verifier.verify({ task: await loadTask(directory), step: null, sandbox, root, directory: join(directory, ".out"), network: "none", timeoutMultiplier: 1, signal: new AbortController().signal, workspaceArchive });
+      expect(verdict.evidence.notes.join("\n")).not.toContain("not kept");
+      expect(execFileSync("tar", ["-tf", workspaceArchive], { encoding: "utf8" })).toContain("app/other\n");
+    }
+    expect(await backend.list()).toEqual([]);
   });
 
   test("shared: survivors live, everything else does not, planted files are gone", async () => {

@@ -19,7 +19,7 @@ import type { EditableInstall } from "./editable.ts";
 import { imageUser, scriptRunner } from "./image-users.ts";
 import { imageView, type ImageView } from "./image-view.ts";
 import { hardenInPlace } from "./in-place.ts";
-import { keepWorkspace } from "./keep-workspace.ts";
+import { archiveWorkspace, endArchiving } from "./archive-workspace.ts";
 import { DEFAULT_PATH } from "./protected-paths.ts";
 import { runTests, type TestOutcome, type TestRun } from "./run-tests.ts";
 import { copyArtifacts } from "./separate.ts";
@@ -136,7 +136,7 @@ class Verification {
     const workspace = this.#request.workspace ?? (await sandbox.seal());
     let kept = false;
     try {
-      const archived = await this.#archive(workspace);
+      const archived = await archiveWorkspace(workspace, this.#request.workspaceArchive, signal);
       const facts = { task, root, image: this.#image(root), agentOwns: this.#settings.agentOwns, instruction: this.#instruction() };
       const clean = await cleanWorkspace(workspace, facts).catch((error: unknown) => {
         if (agentCaused(error)) return error;
@@ -177,31 +177,7 @@ class Verification {
         });
       return { verdict: await this.#judge(verifierRoot, tests, attempt, run, evidence), workspace: null };
     } finally {
-      if (this.#request.workspaceArchive === undefined) await sandbox.kill();
-      else await this.#sealed(sandbox);
-    }
-  }
-
-  /** The end of a machine whose files are wanted for nothing but the archive. */
-  async #sealed(sandbox: Sandbox): Promise<void> {
-    const workspace = await sandbox.seal();
-    try {
-      await this.#archive(workspace);
-    } finally {
-      await workspace.release();
-    }
-  }
-
-  /** Returns notes: what could not be kept is no reason not to verify. */
-  async #archive(workspace: Workspace): Promise<readonly string[]> {
-    const { workspaceArchive, signal } = this.#request;
-    if (workspaceArchive === undefined) return [];
-    try {
-      await keepWorkspace(workspace, workspaceArchive, signal);
-      return [];
-    } catch (error) {
-      signal.throwIfAborted();
-      return [`the workspace was not kept: ${messageOf(error)}`];
+      await endArchiving(sandbox, this.#request.workspaceArchive, signal);
     }
   }
 
