@@ -245,7 +245,7 @@ export class Session implements GatewaySession {
       firstDeltaMs: firstDeltaMs === null ? null : rounded(firstDeltaMs),
       status,
       failure: failure === null ? null : { kind: failure.kind, message: failure.message },
-      notes: [...asked.request.dropped.map((field) => `${field} has no effect here`), ...(generation?.notes ?? [])],
+      notes: [...asked.request.dropped.map((field) => `without effect: ${field}`), ...(generation?.notes ?? [])],
       answer,
       tokens: generation?.tokens ?? null,
       replays: exchange.replays,

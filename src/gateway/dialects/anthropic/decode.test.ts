@@ -77,7 +77,7 @@ describe("messages", () => {
     const before = ask({ messages: [{ role: "user", content: "hi" }, reminder], output_config: { effort: "high" } });
     expect([before.messages.length, before.reasoning?.effort]).toEqual([2, "low"]);
     const after = ask({ messages: [{ role: "user", content: "hi" }, reminder, { role: "user", content: "more" }], output_config: { effort: "high" } });
-    expect([after.messages.map(({ role }) => role), after.reasoning?.effort, after.dropped]).toEqual([["user", "user"], "high", ["messages[] cleared by clear_at"]]);
+    expect([after.messages.map(({ role }) => role), after.reasoning?.effort, after.dropped]).toEqual([["user", "user"], "high", ["messages[]: cleared by the user message after it, as its clear_at says"]]);
   });
 
   test("results of tools come first, then what the user says, each in its order", () => {
@@ -139,7 +139,7 @@ describe("tools", () => {
   test("own tools, those of Anthropic's servers, and those that only its models know", () => {
     const request = ask({ tools: [{ ...bash, defer_loading: true, cache_control: {} }, { type: "web_search_20250305", name: "web_search", max_uses: 3 }] });
     expect(request.tools).toEqual([{ name: "bash", description: "runs", parameters: { type: "object" } }]);
-    expect(request.dropped).toEqual(["tools[].cache_control", "tools[].defer_loading", "tools[] web_search_20250305 (a tool of Anthropic's servers)"]);
+    expect(request.dropped).toEqual(["tools[].cache_control", "tools[].defer_loading", "tools(web_search_20250305): a tool of the provider's own, not offered to the model"]);
     expect(refused(() => ask({ tools: [bash, { type: "bash_20250124", name: "bash" }] }))).toBe("tools[1].type");
   });
 

@@ -68,7 +68,7 @@ function readMessages(messages: readonly WireMessage[], dropped: Dropped): reado
       case "system": {
         // By the API such a message is out of the model's sight from the next user message on; it stays in the list.
         if (message.clear_at === "next_user_message" && index < lastUser) {
-          dropped.add("messages[] cleared by clear_at");
+          dropped.add("messages[]", "cleared by the user message after it, as its clear_at says");
           return [];
         }
         // Changes of tools are read with the tools.

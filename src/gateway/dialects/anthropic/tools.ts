@@ -13,7 +13,7 @@ export function readTools(request: MessagesRequest, dropped: Dropped): readonly 
     if (isOwn(tool)) {
       if (offered.has(tool.name)) throw invalid(`tools[${index}].name`, `there is a tool ${JSON.stringify(tool.name)} already`);
       offered.set(tool.name, readTool(tool, dropped));
-    } else if (SERVER_TOOLS.some((family) => tool.type.startsWith(family))) dropped.add(`tools[] ${tool.type} (a tool of Anthropic's servers)`);
+    } else if (SERVER_TOOLS.some((family) => tool.type.startsWith(family))) dropped.add(`tools(${tool.type})`, "a tool of the provider's own, not offered to the model");
     else throw invalid(`tools[${index}].type`, `${tool.type} is defined by Anthropic for its own models; send it as a custom tool, with input_schema`);
   }
   const removed = new Map<string, ToolDefinition>();

@@ -45,7 +45,7 @@ test("sampling, streaming and what goes with it; null says nothing", () => {
   expect(request.sampling).toEqual({ temperature: 0.5, topP: 0.9, topK: -1, minP: 0.1, repetitionPenalty: 1.1, presencePenalty: -1, frequencyPenalty: 1, seed: 7, stop: ["END"], maxTokens: 9 });
   expect(request).toMatchObject({ stream: true, streamUsage: true, logprobs: 3, parallelToolCalls: false, reasoning: { enabled: null, effort: "high", budgetTokens: null }, dropped: [], extra: {} });
   expect(ask({ max_tokens: 5 }).sampling.maxTokens).toBe(5);
-  expect(ask({ max_tokens: 5, max_completion_tokens: 6 })).toMatchObject({ sampling: { maxTokens: 6 }, dropped: ["max_tokens"] });
+  expect(ask({ max_tokens: 5, max_completion_tokens: 6 })).toMatchObject({ sampling: { maxTokens: 6 }, dropped: ["max_tokens: max_completion_tokens is given"] });
   expect(ask({ reasoning_effort: "none" }).reasoning?.enabled).toBe(false);
 });
 

@@ -83,7 +83,7 @@ function readAssistant(message: Extract<ChatMessage, { role: "assistant" }>, pat
   // The same text under two names: servers differ in what they call it.
   const reasoning = message.reasoning_content || message.reasoning;
   if (reasoning) blocks.push({ type: "reasoning", text: reasoning, signature: null });
-  if (message.reasoning && message.reasoning !== reasoning) dropped.add("messages[].reasoning");
+  if (message.reasoning && message.reasoning !== reasoning) dropped.add("messages[].reasoning", "reasoning_content says something else");
   for (const part of typeof message.content === "string" ? [{ type: "text" as const, text: message.content }] : (message.content ?? [])) {
     if (part.type === "refusal") blocks.push({ type: "refusal", text: part.refusal });
     else {
@@ -146,7 +146,7 @@ function knownTool(tools: readonly ToolDefinition[], name: string, field: string
 
 function readSampling(request: ChatRequest, dropped: Dropped): Sampling {
   const limit = request.max_completion_tokens ?? request.max_tokens ?? null;
-  if (typeof request.max_tokens === "number" && request.max_tokens !== limit) dropped.add("max_tokens");
+  if (typeof request.max_tokens === "number" && request.max_tokens !== limit) dropped.add("max_tokens", "max_completion_tokens is given");
   const stop = typeof request.stop === "string" ? [request.stop] : (request.stop ?? []);
   if (stop.includes("")) throw invalid("stop", "an empty sequence is met at once");
   return {
