@@ -43,6 +43,9 @@ export const MODELS = {
   "deepseek-v3": { tokenizer: "deepseek_v3" },
   "deepseek-r1-distill": { tokenizer: "deepseek_v3", template: "deepseek-ai-DeepSeek-R1-Distill-Qwen-32B" },
   "deepseek-v3.1": { tokenizer: "deepseek_v3", template: "deepseek-ai-DeepSeek-V3.1" },
+  "deepseek-v3.2": { tokenizer: "deepseek_v3", template: "deepseek-ai-DeepSeek-V3.2", added: ["｜DSML｜"] },
+  "deepseek-v4": { tokenizer: "deepseek_v3", template: "deepseek-ai-DeepSeek-V4", added: ["｜DSML｜"] },
+  "minimax-m2": { tokenizer: "qwen3", template: "MiniMax-M2", added: ["]~!b[", "]~b]", "[e~[", "<minimax:tool_call>", "</minimax:tool_call>"], eos: "[e~[" },
   "gpt-oss": { tokenizer: "gptoss", template: "openai-gpt-oss-120b" },
   "glm-4.6": { tokenizer: "qwen3", template: "GLM-4.6", added: ["[gMASK]", "<sop>", "<|system|>", "<|user|>", "<|assistant|>", "<|observation|>", "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>"], eos: "<|endoftext|>" },
   "glm-4.7": { tokenizer: "qwen3", template: "GLM-4.7-Flash", added: ["[gMASK]", "<sop>", "<|system|>", "<|user|>", "<|assistant|>", "<|observation|>", "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>"], eos: "<|endoftext|>" },
@@ -74,7 +77,7 @@ export async function modelDirectory(name: ModelName): Promise<string> {
     let next = Math.max(...vocabulary.added_tokens.map(({ id }) => id), Object.keys(vocabulary.model.vocab).length - 1) + 1;
     const decoder = config["added_tokens_decoder"] as Record<string, unknown> | undefined;
     for (const content of model.added ?? []) {
-      const token = { content, single_word: false, lstrip: false, rstrip: false, normalized: false, special: !content.includes("arg_") };
+      const token = { content, single_word: false, lstrip: false, rstrip: false, normalized: false, special: !/arg_|DSML|minimax/.test(content) };
       vocabulary.added_tokens.push({ id: next, ...token });
       if (decoder !== undefined) decoder[next] = token;
       next += 1;

@@ -7,6 +7,7 @@ import { DEEPSEEK } from "./syntaxes/deepseek.ts";
 import { GLM } from "./syntaxes/glm.ts";
 import { parseHarmony } from "./syntaxes/harmony.ts";
 import { HERMES } from "./syntaxes/hermes.ts";
+import { DSML, MINIMAX } from "./syntaxes/invoke.ts";
 import { KIMI } from "./syntaxes/kimi.ts";
 import { LLAMA } from "./syntaxes/llama.ts";
 import { MISTRAL } from "./syntaxes/mistral.ts";
@@ -37,7 +38,7 @@ export interface Family {
   readonly shortIds: boolean;
 }
 
-export type FamilyName = "qwen" | "qwen-xml" | "llama" | "deepseek" | "mistral" | "glm" | "kimi" | "harmony" | "chatml";
+export type FamilyName = "qwen" | "qwen-xml" | "llama" | "deepseek" | "deepseek-dsml" | "minimax" | "mistral" | "glm" | "kimi" | "harmony" | "chatml";
 
 const THINK: Thought = { open: "<think>", close: "</think>" };
 const PLAIN = { marks: [], endsInterchangeable: true, reasoningField: "reasoning_content", emptyContent: "", shortIds: false } as const;
@@ -55,6 +56,8 @@ export const FAMILIES: readonly Family[] = [
     ends: ["<|end|>", "<|call|>", "<|return|>"],
     reasoningField: "thinking",
   },
+  { ...PLAIN, name: "deepseek-dsml", owns: (template) => template.includes("｜DSML｜"), tools: DSML, thought: THINK, ends: ["<｜end▁of▁sentence｜>"] },
+  { ...PLAIN, name: "minimax", owns: (template) => template.includes("minimax:tool_call"), tools: MINIMAX, thought: THINK, ends: ["[e~["] },
   {
     ...PLAIN,
     name: "deepseek",

@@ -139,7 +139,7 @@ describe("answers", () => {
       const ids = [...prompt.ids, ...tokenizer.encode(spelled), tokenizer.idOf(end.token)!];
 
       // Reading, token by token. What a history leaves out of a prompt is no answer of that prompt.
-      const reader = renderer.reader(request, { inThought: prompt.inThought && spelled.includes("</think>"), hasTools: true });
+      const reader = renderer.reader(request, { inThought: spelled.startsWith("</think>") || (prompt.inThought && spelled.includes("</think>")), hasTools: true });
       const text = renderer.detokeniser();
       const pieces = [...ids.slice(prompt.ids.length).flatMap((id) => reader.push(text.push(id))), ...reader.push(text.end()), ...reader.end()];
       expect(content(pieces.filter(({ type }) => type !== "reasoning")), `${name}: ${spelled}`).toEqual(content(asPieces(answer)).slice(0, family.name === "llama" || family.name === "harmony" ? 1 : undefined));
@@ -158,7 +158,7 @@ describe("answers", () => {
       }
     }
     // Those whose prompts open a thought that their history leaves out.
-    if (!["qwen3.5", "glm-4.7", "qwq", "deepseek-r1-distill", "deepseek-v3.1"].includes(name)) expect(wholeHistories).toBeGreaterThan(0);
+    if (!["qwen3.5", "glm-4.7", "qwq", "deepseek-r1-distill", "deepseek-v3.1", "deepseek-v3.2", "minimax-m2"].includes(name)) expect(wholeHistories).toBeGreaterThan(0);
   });
 });
 

@@ -4,7 +4,7 @@ import { Float, isDict, isList, Tuple, TemplateError, floatText, typeName, type 
 const TOKEN = /[ \t\n\r]*(?:([{}[\],:])|("(?:[^"\\]|\\.)*")|(-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)|(true|false|null))/y;
 const MAX_DEPTH = 200;
 
-/** Null when `text` is not JSON. */
+/** Null when `text` is not JSON, or nested deeper than anybody means. */
 export function readJson(text: string): { readonly value: Value } | null {
   // The strict parser decides what is JSON; ours then only reads it.
   try {
@@ -46,7 +46,12 @@ export function readJson(text: string): { readonly value: Value } | null {
     for (let token = next(); token[1] !== "]"; token = next()) if (token[1] !== ",") result.push(value(token));
     return result;
   }
-  return { value: value(next()) };
+  try {
+    return { value: value(next()) };
+  } catch (error) {
+    if (error instanceof TemplateError) return null;
+    throw error;
+  }
 }
 
 function integer(text: string): Value {

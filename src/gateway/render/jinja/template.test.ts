@@ -48,6 +48,10 @@ describe("Template", () => {
     const text = '{"2": 1.0, "1": 12345678901234567890, "b": {"10": [1e5, -0.0]}, "a": "\\u00e9\\n"}';
     expect(writeJson(readJson(text)!.value)).toBe('{"2": 1.0, "1": 12345678901234567890, "b": {"10": [100000.0, -0.0]}, "a": "é\\n"}');
     expect(readJson("{'a': 1}")).toBeNull();
+    expect(readJson("[".repeat(5_000) + "]".repeat(5_000))).toBeNull();
+    let deep: unknown = {};
+    for (let depth = 0; depth < 5_000; depth++) deep = { deep };
+    expect(() => render("{{ deep | tojson }}", { deep })).toThrow(/nested/);
     expect(readJson('{"a": 1} x')).toBeNull();
   });
 });

@@ -67,8 +67,11 @@ export function isList(value: Value): value is readonly Value[] {
   return Array.isArray(value);
 }
 
-/** A JavaScript value as Python's JSON reader would give it. Numbers without a fraction become integers. */
-export function fromJs(value: unknown): Value {
+const MAX_DEPTH = 500;
+
+/** A JavaScript value as Python's JSON reader would give it. Numbers without a fraction become integers. Throws `TemplateError` for one that is nested too deep. */
+export function fromJs(value: unknown, depth = 0): Value {
+  if (depth > MAX_DEPTH) throw new TemplateError(`A value is nested more than ${MAX_DEPTH} deep.`);
   switch (typeof value) {
     case "string":
     case "boolean":
@@ -80,11 +83,11 @@ export function fromJs(value: unknown): Value {
       return new Undefined("undefined");
     case "object": {
       if (value === null) return null;
-      if (Array.isArray(value)) return value.map(fromJs);
+      if (Array.isArray(value)) return value.map((item) => fromJs(item, depth + 1));
       if (value instanceof Map) return value as Dict;
       if (value instanceof Float || value instanceof Tuple || value instanceof Namespace || value instanceof Undefined || value instanceof Callable) return value;
       const dict: Dict = new Map();
-      for (const [key, item] of Object.entries(value)) if (item !== undefined) dict.set(key, fromJs(item));
+      for (const [key, item] of Object.entries(value)) if (item !== undefined) dict.set(key, fromJs(item, depth + 1));
       return dict;
     }
     default:

@@ -13,11 +13,10 @@ export class ArgumentsWriter {
     this.#schema = schema;
   }
 
-  /** Takes the value up to one of `ends`; false when the answer ends before. */
-  *value(input: Input, key: string, ends: readonly string[]): Step<boolean> {
+  /** Takes the value up to one of `ends`; false when the answer ends before. `types`: where the call itself says them. */
+  *value(input: Input, key: string, ends: readonly string[], types = typesOf(this.#schema, key)): Step<boolean> {
     this.#output.arguments(`${this.#isEmpty ? "{" : ", "}${JSON.stringify(key)}: `);
     this.#isEmpty = false;
-    const types = typesOf(this.#schema, key);
     if (types.every((type) => type === "string")) {
       // As it comes: a file's content is long.
       this.#output.arguments('"');
