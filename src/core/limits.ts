@@ -47,6 +47,8 @@ export const LIMITS = {
   jsonLineBytes: 1 * MiB,
   /** A tokenizer.json or chat template. */
   tokenizerFileBytes: 256 * MiB,
+  /** Characters of text whose tokens are remembered, for each tokenizer. */
+  encodedChars: 16 * MiB,
   registryFileBytes: 64 * MiB,
   /** A task's solve.sh, and the file of the script harness. */
   solutionScriptBytes: 4 * MiB,

@@ -1,7 +1,8 @@
 import * as fc from "fast-check";
-import { mkdtemp, rm, writeFile } from "node:fs/promises";
+import { mkdtemp, readFile, rm, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
+import { Tokenizer as Encoder } from "@huggingface/tokenizers";
 import { afterAll, beforeAll, describe, expect, it } from "vitest";
 import { MODEL_DIRECTORY } from "../../../test/support/engine/tokenizer.ts";
 import { BASH, turn } from "../../../test/support/turns.ts";
@@ -127,6 +128,18 @@ describe("Detokeniser", () => {
     const byte = (value: number): number => Array.from({ length: 1000 }, (_, id) => id).find((id) => !tokenizer.isSpecial(id) && tokenizer.bytesOf(id).length === 1 && tokenizer.bytesOf(id)[0] === value)!;
     expect(decode([...Buffer.from("ä北😀")].map(byte))).toBe("ä北😀");
     expect(decode([...Buffer.from("a😀").subarray(0, 3)].map(byte))).toBe("a\uFFFD");
+  });
+
+  it("encodes what stands between special tokens as it would the whole", async () => {
+    const vocabulary = JSON.parse(await readFile(join(MODEL_DIRECTORY, "tokenizer.json"), "utf8")) as object;
+    const whole = new Encoder(vocabulary, {});
+    fc.assert(
+      fc.property(fc.array(fc.oneof(fc.constantFrom("<|im_start|>", END, "<think>", "<tool_call>", "</tool_call>", " ", "\n", "<|im_"), fc.string({ unit: "grapheme" }), fc.lorem({ maxCount: 4 }))), (parts) => {
+        const text = parts.join("");
+        expect(tokenizer.encode(text)).toEqual(text === "" ? [] : whole.encode(text, { add_special_tokens: false }).ids);
+      }),
+      { numRuns: 300 },
+    );
   });
 
   it("keeps special tokens out of the text, and what no vocabulary has", () => {

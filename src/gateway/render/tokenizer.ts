@@ -17,7 +17,12 @@ const Config = z.looseObject({
   eos_token: TokenName,
   chat_template: z.union([z.string(), z.array(z.object({ name: z.string(), template: z.string() }))]).nullish(),
 });
-const Vocabulary = z.looseObject({ decoder: z.looseObject({ type: z.string() }).nullable() });
+const Vocabulary = z.looseObject({
+  decoder: z.looseObject({ type: z.string() }).nullable(),
+  normalizer: z.unknown().optional(),
+  pre_tokenizer: z.unknown().optional(),
+  added_tokens: z.array(z.looseObject({ content: z.string(), lstrip: z.boolean().optional(), rstrip: z.boolean().optional(), single_word: z.boolean().optional(), normalized: z.boolean().optional() })).optional(),
+});
 const GenerationConfig = z.looseObject({ eos_token_id: z.union([z.number(), z.array(z.number())]).nullish() });
 
 /** How a token's spelling in the vocabulary becomes bytes. */
@@ -35,8 +40,14 @@ export class Tokenizer {
   readonly #spelling: Spelling;
   readonly #bytes = new Map<number, Uint8Array>();
   readonly #added: ReadonlyMap<number, { readonly content: string; readonly special: boolean }>;
+  /** Matches added tokens; null where text around one depends on it. */
+  readonly #marks: RegExp | null;
+  /** Stretches of text that were encoded before, the latest last. */
+  readonly #encoded = new Map<string, Uint32Array>();
+  #encodedChars = 0;
 
-  private constructor(directory: string, encoder: Encoder, spelling: Spelling, config: z.infer<typeof Config>, templates: ReadonlyMap<string, string>, endIds: readonly number[]) {
+  private constructor(directory: string, encoder: Encoder, spelling: Spelling, config: z.infer<typeof Config>, templates: ReadonlyMap<string, string>, endIds: readonly number[], marks: RegExp | null) {
+    this.#marks = marks;
     this.directory = directory;
     this.bosToken = config.bos_token ?? null;
     this.eosToken = config.eos_token ?? null;
@@ -66,12 +77,38 @@ export class Tokenizer {
     } catch (cause) {
       throw invalid(directory, "holds a tokenizer that cannot be loaded", cause);
     }
-    return new Tokenizer(directory, encoder, spelling, settings.data, await readTemplates(directory, settings.data.chat_template ?? null), typeof ends === "number" ? [ends] : ends);
+    return new Tokenizer(directory, encoder, spelling, settings.data, await readTemplates(directory, settings.data.chat_template ?? null), typeof ends === "number" ? [ends] : ends, spelling === "byte-level" ? marksOf(parsed.data) : null);
   }
 
   /** Special tokens that are spelled out in `text` become their ids, as with transformers; nothing is put in front. */
   encode(text: string): number[] {
-    return text === "" ? [] : this.#encoder.encode(text, { add_special_tokens: false }).ids;
+    if (text === "") return [];
+    if (this.#marks === null) return this.#encoder.encode(text, { add_special_tokens: false }).ids;
+    // No token reaches over an added one, so what stands between them is encoded by itself, and remembered: system prompts and tools come again with every rollout.
+    const ids: number[] = [];
+    let from = 0;
+    for (const match of text.matchAll(this.#marks)) {
+      this.#encodePart(text.slice(from, match.index), ids);
+      this.#encodePart(match[0], ids);
+      from = match.index + match[0].length;
+    }
+    this.#encodePart(text.slice(from), ids);
+    return ids;
+  }
+
+  #encodePart(text: string, ids: number[]): void {
+    if (text === "") return;
+    const known = this.#encoded.get(text);
+    const part = known ?? Uint32Array.from(this.#encoder.encode(text, { add_special_tokens: false }).ids);
+    for (const id of part) ids.push(id);
+    if (known === undefined) this.#encodedChars += text.length;
+    else this.#encoded.delete(text);
+    this.#encoded.set(text, part);
+    for (const [oldest] of this.#encoded) {
+      if (this.#encodedChars <= LIMITS.encodedChars) break;
+      this.#encoded.delete(oldest);
+      this.#encodedChars -= oldest.length;
+    }
   }
 
   /** Null for a token that the vocabulary does not have. */
@@ -111,6 +148,18 @@ export class Tokenizer {
     for (const char of token) bytes.push(...(BYTES.has(char) ? [BYTES.get(char)!] : Buffer.from(char, "utf8")));
     return Uint8Array.from(bytes);
   }
+}
+
+function marksOf({ added_tokens: tokens = [], normalizer, pre_tokenizer: preTokenizer }: z.infer<typeof Vocabulary>): RegExp | null {
+  const reaches = tokens.some(({ lstrip, rstrip, single_word: word, normalized }) => lstrip === true || rstrip === true || word === true || (normalized === true && !isNothing(normalizer)));
+  if (reaches || tokens.length === 0 || JSON.stringify(preTokenizer ?? null).includes('"add_prefix_space":true')) return null;
+  const longestFirst = tokens.map(({ content }) => content).toSorted((one, other) => other.length - one.length);
+  return new RegExp(longestFirst.map((content) => content.replaceAll(/[.*+?^${}()|[\]\\]/g, "\\$&")).join("|"), "gu");
+}
+
+function isNothing(normalizer: unknown): boolean {
+  const { normalizers } = z.looseObject({ normalizers: z.array(z.unknown()) }).safeParse(normalizer).data ?? {};
+  return normalizer === null || normalizer === undefined || normalizers?.length === 0;
 }
 
 /** GPT-2's alphabet: printable Latin-1 stands for itself, the other bytes for the characters from U+0100 on. */
