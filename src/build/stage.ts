@@ -3,16 +3,16 @@
  * the next layer. Steps that only describe the image change its configuration. A chain of keys (parent, instruction, what it copies) finds finished steps again.
  */
 import { createHash } from "node:crypto";
-import { mkdir, mkdtemp } from "node:fs/promises";
+import { mkdtemp } from "node:fs/promises";
 import { join, posix } from "node:path";
 import { MwError } from "../core/errors.ts";
-import { isArchive, unpackArchive } from "../image/archive.ts";
+import { isArchive } from "../image/archive.ts";
 import type { Image, ImageConfig, ImageProgress, ImageStore } from "../image/image.ts";
-import type { NetworkMode, Sandbox, SandboxBackend, TreeReport } from "../sandbox/sandbox.ts";
+import type { NetworkMode, Sandbox, SandboxBackend } from "../sandbox/sandbox.ts";
 import type { StepCache } from "./builder.ts";
 import { hashTree, stageHeredoc, stageSources, type BuildContext, type StagedSource } from "./context.ts";
+import { addArchive, copied, expandInside, inMachine } from "./copy.ts";
 import type { CommandLine, CopyInstruction, Instruction, Stage } from "./dockerfile.ts";
-import { pathMatcher } from "./dockerignore.ts";
 import { expandVariables } from "./words.ts";
 
 export interface BuildEnvironment {
@@ -196,67 +196,37 @@ export class StageExecutor {
     if (step.from !== null) return this.#copyFrom(step, expand(step.from), sources, destination, owner);
     const target = await mkdtemp(join(this.#build.temporary, "copy-"));
     const mode = this.#mode(step);
+    const where = this.#where(step.line);
     const staged: StagedSource[] = [
-      ...(await stageSources(this.#build.context, sources, { target, exclude: step.exclude, mode, where: this.#where(step.line) })),
+      ...(await stageSources(this.#build.context, sources, { target, exclude: step.exclude, mode, where })),
       ...(await Promise.all(step.heredocs.map(({ name, content, expand: variables }) => stageHeredoc(target, name, variables ? this.#expandBody(content, step.line) : content, mode)))),
     ];
     const key = ["copy", step.add, destination, owner, await Promise.all(staged.map(async ({ path, name }) => [name, await hashTree(path)]))];
     await this.#layer(key, "none", async (sandbox) => {
       const intoDirectory = await this.#isDirectory(sandbox, destination, step, staged.length);
       for (const { path, name, isDirectory } of staged) {
-        if (step.add && !isDirectory && (await isArchive(path))) await this.#addArchive(sandbox, step, path, name, destination);
-        else this.#complete(step, await sandbox.files.upload(path, isDirectory || !intoDirectory ? destination : posix.join(destination, name), { owner, signal: this.#build.signal }));
+        if (step.add && !isDirectory && (await isArchive(path))) await addArchive(this.#build, sandbox, { path, name, destination, owner: step.chown === null ? null : owner, where });
+        else copied(this.#build, where, await sandbox.files.upload(path, isDirectory || !intoDirectory ? destination : posix.join(destination, name), { owner, signal: this.#build.signal }));
       }
     });
-  }
-
-  /** As Docker does: unpacked into the destination, owners and modes as in the archive, `--chown` for all where it is given. Directories that are there stay as they are. */
-  async #addArchive(sandbox: Sandbox, step: CopyInstruction, path: string, name: string, destination: string): Promise<void> {
-    const parent = await mkdtemp(join(this.#build.temporary, "archive-"));
-    await mkdir(join(parent, "content"));
-    const where = this.#where(step.line);
-    for (const { path: entry, reason } of await unpackArchive(path, join(parent, "content"), `${where}: ${name}`)) this.#build.progress(`${where}: ${name}: ${entry} was left out: ${reason}`);
-    const origin = await this.#build.images.commit(null, parent, { env: {}, workdir: "/", user: "", entrypoint: [], cmd: [], labels: {} }, `${where}: ${name}`);
-    // From machine to machine: the destination may lead through the image's links.
-    await this.#inMachine(origin, async ({ files }) => {
-      const owners = step.chown === null ? { keepOwners: true } : { owner: this.#expand(step.chown, step.line) };
-      this.#complete(step, await files.copyTo(sandbox.files, "/content", destination, { ...owners, signal: this.#build.signal }));
-    });
-  }
-
-  /** Devices and pipes are left out and said; what the image has no place for fails the build. */
-  #complete(step: CopyInstruction, { refused }: TreeReport): void {
-    const where = this.#where(step.line);
-    const blocked = refused.find(({ reason }) => reason.endsWith("in the way"));
-    if (blocked !== undefined) throw new MwError("invalid_image", `${where}: ${blocked.path} cannot be copied: ${blocked.reason}`, { fix: "Take it out of the sources, or change what the image has there in an earlier step." });
-    for (const { path, reason } of refused) this.#build.progress(`${where}: ${path} was left out: ${reason}`);
-  }
-
-  /** A machine of another image, to copy from. */
-  async #inMachine(image: Image, work: (origin: Sandbox) => Promise<void>): Promise<void> {
-    const origin = await this.#build.backend.create({ root: await this.#build.images.rootFilesystem(image), network: "none", labels: { purpose: "build" } });
-    try {
-      await work(origin);
-    } finally {
-      await origin.kill();
-    }
   }
 
   async #copyFrom(step: CopyInstruction, from: string, sources: readonly string[], destination: string, owner: string): Promise<void> {
     const image = this.#finished.get(from.toLowerCase()) ?? (await this.#build.images.resolve(from, { progress: this.#build.progress, signal: this.#build.signal }));
     const mode = this.#mode(step);
+    const where = this.#where(step.line);
     await this.#layer(["copy-from", image.digest, sources, destination, owner, mode, step.exclude], "none", (sandbox) =>
-      this.#inMachine(image, async (origin) => {
+      inMachine(this.#build, image, async (origin) => {
         const found = (await Promise.all(sources.map((source) => expandInside(origin, source)))).flat();
         const missing = sources.find((source) => !/[*?[]/.test(source) && !found.includes(posix.join("/", source)));
         if (missing !== undefined || found.length === 0) {
-          throw new MwError("invalid_image", `${this.#where(step.line)}: ${missing ?? sources.join(" ")} does not exist in ${from}`, { fix: "Check the path; it is absolute in that image." });
+          throw new MwError("invalid_image", `${where}: ${missing ?? sources.join(" ")} does not exist in ${from}`, { fix: "Check the path; it is absolute in that image." });
         }
         const intoDirectory = await this.#isDirectory(sandbox, destination, step, found.length);
         for (const source of found) {
           const isDirectory = (await origin.files.stat(source))?.type === "directory";
           const to = isDirectory || !intoDirectory ? destination : posix.join(destination, posix.basename(source));
-          this.#complete(step, await origin.files.copyTo(sandbox.files, source, to, { owner, exclude: step.exclude, signal: this.#build.signal, ...(mode === null ? {} : { mode }) }));
+          copied(this.#build, where, await origin.files.copyTo(sandbox.files, source, to, { owner, exclude: step.exclude, signal: this.#build.signal, ...(mode === null ? {} : { mode }) }));
         }
       }),
     );
@@ -352,24 +322,4 @@ export class StageExecutor {
   #where(line: number): string {
     return `${this.#build.dockerfileName}:${line}`;
   }
-}
-
-/** Paths inside a machine that match a pattern of COPY --from. */
-async function expandInside(sandbox: Sandbox, source: string): Promise<string[]> {
-  const absolute = posix.join("/", source);
-  if (!/[*?[]/.test(absolute)) return (await sandbox.files.stat(absolute)) === null ? [] : [absolute];
-  let found = ["/"];
-  for (const segment of absolute.split("/").filter((part) => part !== "")) {
-    const matches = pathMatcher(segment);
-    const next: string[] = [];
-    for (const parent of found) {
-      if ((await sandbox.files.stat(parent))?.type !== "directory") continue;
-      for (const { path } of await sandbox.files.list(parent)) {
-        const name = posix.basename(Buffer.from(path).toString());
-        if (matches(name)) next.push(posix.join(parent, name));
-      }
-    }
-    found = next;
-  }
-  return found;
 }
