@@ -197,6 +197,7 @@ test("a refusal names its field", () => {
     [{ messages: [] }, "messages"],
     [{ container: "c" }, "container"],
     [{ thread: {} }, "thread"],
+    [{ tool_choice: { type: "any" }, tools: [{ type: "web_search_20250305", name: "web_search" }] }, "tool_choice.type"],
     [{ messages: [{ role: "user", content: "hi" }, { role: "assistant", content: "{" }] }, "messages[1].role"],
     [{ tools: [bash, bash] }, "tools[1].name"],
     [{ tools: [{ ...bash, novelty: 1 }] }, "tools[0].novelty"],

@@ -110,6 +110,7 @@ function readToolChoice(choice: MessagesRequest["tool_choice"], names: readonly 
     case "none":
       return { toolChoice: { type: choice.type }, parallelToolCalls };
     case "any":
+      if (names.length === 0) throw invalid("tool_choice.type", "there are no tools of which one could be called");
       return { toolChoice: { type: "required" }, parallelToolCalls };
     case "tool":
       if (!names.includes(choice.name)) throw invalid("tool_choice.name", `there is no tool ${JSON.stringify(choice.name)} that can be offered`);

@@ -143,6 +143,7 @@ test("a refusal names its field", () => {
     [{ model: "" }, "model"],
     [{ messages: [] }, "messages"],
     [{ n: 2 }, "n"],
+    [{ tool_choice: "required", tools: [] }, "tool_choice"],
     [{ functions: [] }, "functions"],
     [{ function_call: "auto" }, "function_call"],
     [{ modalities: ["text", "audio"] }, "modalities"],

@@ -117,6 +117,7 @@ function readContent(content: string | readonly ChatPart[], path: string, droppe
 function readTools(request: ChatRequest, dropped: Dropped): { readonly tools: readonly ToolDefinition[]; readonly toolChoice: ToolChoice | null } {
   const tools = (request.tools ?? []).map((tool) => readTool(tool, dropped));
   const choice = request.tool_choice ?? null;
+  if (choice === "required" && tools.length === 0) throw invalid("tool_choice", "there are no tools of which one could be called");
   if (choice === null || typeof choice === "string") return { tools, toolChoice: choice === null ? null : { type: choice } };
   if (choice.type !== "allowed_tools") return { tools, toolChoice: { type: "tool", name: knownTool(tools, nameOf(choice), "tool_choice") } };
   const { mode, tools: allowed } = choice.allowed_tools;
