@@ -161,6 +161,21 @@ describe("requests", () => {
     await session.close();
   });
 
+  it("may want one JSON array for a stream, or the tokens of an input counted", async () => {
+    const { session } = await bench.open(says("Hello there"));
+    const hi = { contents: [{ parts: [{ text: "hi" }] }] };
+    const streamed = await post(`${session.path}/v1beta/models/m:streamGenerateContent`, hi, bearer(session));
+    expect(streamed.headers.get("content-type")).toBe("application/json");
+    const pieces = (await streamed.json()) as { candidates: { content: { parts: { text: string }[] } }[] }[];
+    expect(pieces.map(({ candidates }) => candidates[0]?.content.parts[0]?.text)).toEqual(["Hello ", "there", ""]);
+    const counts = [
+      await post(`${session.path}/v1beta/models/m:countTokens`, { generateContentRequest: { model: "models/m", ...hi } }, bearer(session)),
+      await post(`${session.path}/v1/responses/input_tokens`, { model: "m", input: "hi" }, bearer(session)),
+    ];
+    expect(await Promise.all(counts.map((response) => response.json()))).toEqual([{ totalTokens: 7 }, { object: "response.input_tokens", input_tokens: 7 }]);
+    await session.close();
+  });
+
   it("that name nothing get an answer in the shape of their dialect", async () => {
     const { session } = await bench.open(says("x"));
     expect((await fetch(`${bench.url}/`)).status).toBe(200);
