@@ -16,6 +16,9 @@ export interface GatewayOptions {
   readonly socketPath: string;
   /** Loopback TCP: a port, 0 for any free one; null for none. */
   readonly port: number | null;
+  /** Time for a request's headers, and for all of it, milliseconds; defaults are the limits. */
+  readonly headersMs?: number;
+  readonly bodyMs?: number;
   /** Opens a session for a request from this host whose key none has; null refuses it. */
   readonly openFor?: (key: string) => Promise<GatewaySession | null>;
 }
@@ -48,8 +51,8 @@ class OpenGateway implements Gateway {
   }
 
   async start(): Promise<void> {
-    const { socketPath, port } = this.#options;
-    this.#server = await startServer({ socketPath, port, sessionOf: (asker) => this.#sessionOf(asker) });
+    const { socketPath, port, headersMs, bodyMs } = this.#options;
+    this.#server = await startServer({ socketPath, port, headersMs, bodyMs, sessionOf: (asker) => this.#sessionOf(asker) });
   }
 
   async open(options: SessionOptions): Promise<GatewaySession> {

@@ -15,11 +15,12 @@
  *
  * Files appear with their first record.
  */
-import { mkdir, open, readdir, rename, writeFile, type FileHandle } from "node:fs/promises";
+import { mkdir, readdir, rename, writeFile } from "node:fs/promises";
 import { dirname, join } from "node:path";
 import { MwError, messageOf } from "../core/errors.ts";
 import { CallLog } from "../gateway/log/call-log.ts";
 import type { CommandRecord, MessageRecord, Recorder } from "../harness/harness.ts";
+import { AppendFile } from "../store/append-file.ts";
 import { writeDurably, type Durability } from "../store/durable.ts";
 
 export class RolloutRecorder implements Recorder {
@@ -27,7 +28,7 @@ export class RolloutRecorder implements Recorder {
   /** For the gateway to write to. */
   readonly calls: CallLog;
   readonly #durability: Durability;
-  readonly #files = new Map<string, Promise<FileHandle>>();
+  readonly #files = new Map<string, AppendFile>();
   #commands = 0;
   #commandsFolder: Promise<unknown> | null = null;
 
@@ -62,8 +63,8 @@ export class RolloutRecorder implements Recorder {
     return this.write("harness.json", `${JSON.stringify(what, null, 2)}\n`);
   }
 
-  async note(text: string): Promise<void> {
-    await this.#append("notes.txt", `${text}\n`);
+  note(text: string): Promise<void> {
+    return this.#append("notes.txt", `${text}\n`);
   }
 
   keep(name: string, copy: (target: string) => Promise<void>): Promise<void> {
@@ -81,23 +82,17 @@ export class RolloutRecorder implements Recorder {
 
   async close(): Promise<void> {
     await this.calls.close();
-    const files = await Promise.allSettled(this.#files.values());
-    this.#files.clear();
-    for (const file of files) if (file.status === "fulfilled") await file.value.close();
+    for (const file of this.#files.values()) await file.close();
   }
 
   #line(name: string, record: unknown): Promise<void> {
     return this.#append(name, `${JSON.stringify(record)}\n`);
   }
 
-  async #append(name: string, text: string): Promise<void> {
-    await guarded(this.directory, async () => {
-      const opening = this.#files.get(name) ?? open(join(this.directory, name), "a", 0o644);
-      this.#files.set(name, opening);
-      const file = await opening;
-      await file.appendFile(text);
-      if (this.#durability === "power") await file.datasync();
-    });
+  #append(name: string, text: string): Promise<void> {
+    const file = this.#files.get(name) ?? new AppendFile({ path: join(this.directory, name), durability: this.#durability });
+    this.#files.set(name, file);
+    return file.append(text);
   }
 
   #blob(name: string, bytes: Uint8Array): Promise<void> {

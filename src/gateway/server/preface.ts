@@ -1,12 +1,11 @@
 /** The line with which a connection from a machine begins: `MW1 <sandbox id> <port>\n`, written by the forwarder on the host's side. */
 import type { Socket } from "node:net";
 import { isId, type SandboxId } from "../../core/ids.ts";
-import { LIMITS } from "../../core/limits.ts";
 
 const PREFACE_BYTES = 64;
 
 /** The machine; null (and the socket destroyed) for anything that does not begin so. What follows the line stays in the socket. */
-export function readPreface(socket: Socket): Promise<SandboxId | null> {
+export function readPreface(socket: Socket, timeoutMs: number): Promise<SandboxId | null> {
   return new Promise((resolve) => {
     let head: Buffer = Buffer.alloc(0);
     const done = (sandbox: SandboxId | null): void => {
@@ -29,7 +28,7 @@ export function readPreface(socket: Socket): Promise<SandboxId | null> {
         return done(sandbox);
       }
     };
-    const timer = setTimeout(onEnd, LIMITS.gatewayHeadersMs);
+    const timer = setTimeout(onEnd, timeoutMs);
     socket.on("readable", onReadable).on("end", onEnd).on("close", onEnd).on("error", onEnd);
   });
 }

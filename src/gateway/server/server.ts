@@ -16,6 +16,9 @@ export interface ServerOptions {
   readonly socketPath: string;
   /** Loopback TCP: port, 0 for any; null for none. */
   readonly port: number | null;
+  /** Time for a request's headers, and for all of it; defaults are the limits. */
+  readonly headersMs?: number | undefined;
+  readonly bodyMs?: number | undefined;
 }
 
 export interface GatewayServer {
@@ -28,7 +31,8 @@ export async function startServer(options: ServerOptions): Promise<GatewayServer
   /** The last answer on a connection, until the client shows that it lives on. */
   const unconfirmed = new WeakMap<Socket, () => void>();
   const handler = new Handler({ sessionOf: options.sessionOf, onDelivered: (request, takeBack) => unconfirmed.set(request.socket, takeBack) });
-  const http = createHttpServer();
+  const { headersMs = LIMITS.gatewayHeadersMs, bodyMs = LIMITS.gatewayBodyMs } = options;
+  const http = createHttpServer(headersMs, bodyMs);
   const sockets = new Set<Socket>();
   http.on("request", (request, response) => {
     unconfirmed.delete(request.socket);
@@ -60,7 +64,7 @@ export async function startServer(options: ServerOptions): Promise<GatewayServer
   });
   const unix = createSocketServer({ allowHalfOpen: true, pauseOnConnect: false }, (socket) => {
     if (!track(socket)) return;
-    void readPreface(socket).then((sandbox) => {
+    void readPreface(socket, headersMs).then((sandbox) => {
       if (sandbox === null) return;
       machines.set(socket, sandbox);
       http.emit("connection", socket);
@@ -76,11 +80,12 @@ export async function startServer(options: ServerOptions): Promise<GatewayServer
       throw error;
     });
     url = `http://127.0.0.1:${(http.address() as AddressInfo).port}`;
-  }
+    // Node watches the times of requests from when a server listens; this one is handed its connections.
+  } else http.emit("listening");
   return {
     url,
     close: async () => {
-      const closed = [unix, ...(url === null ? [] : [http])].map((server) => new Promise((resolve) => server.close(resolve)));
+      const closed = [unix, http].map((server) => new Promise((resolve) => server.close(resolve)));
       for (const socket of sockets) socket.destroy();
       await Promise.all(closed);
       await unlink(options.socketPath).catch(() => undefined);
@@ -88,11 +93,12 @@ export async function startServer(options: ServerOptions): Promise<GatewayServer
   };
 }
 
-function createHttpServer(): HttpServer {
+function createHttpServer(headersMs: number, bodyMs: number): HttpServer {
   return createServer({
     maxHeaderSize: LIMITS.gatewayHeaderBytes,
-    headersTimeout: LIMITS.gatewayHeadersMs,
-    requestTimeout: LIMITS.gatewayBodyMs,
+    headersTimeout: headersMs,
+    requestTimeout: bodyMs,
+    connectionsCheckingInterval: Math.min(30_000, headersMs),
     keepAliveTimeout: LIMITS.gatewayIdleMs,
     noDelay: true,
   });

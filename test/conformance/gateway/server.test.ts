@@ -236,6 +236,28 @@ describe("requests", () => {
     await flood.session.close();
   });
 
+  it("that trickle in are given up, on the socket of machines as well as on TCP", async () => {
+    for (const port of [null, 0]) {
+      const slow = await openBench({ port, headersMs: 300, bodyMs: 600 });
+      const sandbox = newSandbox();
+      const { session } = await slow.open(says("x"), { sandbox });
+      const body = JSON.stringify(BODY);
+      const head = `POST ${CHAT} HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer ${session.token}\r\ncontent-length: ${body.length}\r\n\r\n`;
+      const begun = port === null ? ["MW1 ", `MW1 ${sandbox} 1\n`, `MW1 ${sandbox} 1\nPOST ${CHAT} HT`, `MW1 ${sandbox} 1\n${head}${body.slice(0, 10)}`] : [`POST ${CHAT} HT`, `${head}${body.slice(0, 10)}`];
+      for (const text of begun) {
+        const socket = port === null ? connectFrom(slow.gateway, text) : connect(Number(new URL(slow.url).port), "127.0.0.1");
+        socket.on("error", () => undefined);
+        if (port !== null) socket.write(text);
+        // Ends by itself: nothing more is sent.
+        expect(await readToEnd(socket)).toMatch(/^$|^HTTP\/1\.1 408/);
+      }
+      // One that is quick enough is answered.
+      const quick = port === null ? connectFrom(slow.gateway, `MW1 ${sandbox} 1\n${head.replace("host:", "connection: close\r\nhost:")}${body}`) : null;
+      if (quick !== null) expect(await readToEnd(quick)).toMatch(/^HTTP\/1\.1 200/);
+      await slow.close();
+    }
+  });
+
   it("from a client that does not read hold up their own engine, and nobody else's", async () => {
     let sent = 0;
     const piece = "x".repeat(64 * 1024);
