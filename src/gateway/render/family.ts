@@ -26,8 +26,8 @@ export interface Family {
   /** Tokens that end an assistant's turn, in the order in which a template would have them. */
   readonly ends: readonly string[];
   /**
-   * Whether any of `ends` may stand for any other: where an answer ended with one and the template would have another, the tokens stay as they were sampled. False where the end of a
-   * turn is the beginning of the next message.
+   * Whether any of `ends` may stand for any other: where an answer ended with one and the template would have another, the tokens stay as they were sampled. False where they mean
+   * different things, or the end of a turn is the beginning of the next message.
    */
   readonly endsInterchangeable: boolean;
   /** Where templates want the reasoning of an assistant message. */
@@ -53,7 +53,9 @@ export const FAMILIES: readonly Family[] = [
     thought: null,
     parser: parseHarmony,
     marks: ["<|start|>", "<|channel|>", "<|message|>", "<|constrain|>", "<|end|>", "<|call|>", "<|return|>"],
+    // The model is never to read `<|return|>`: where an answer ended so, and another turn follows, its template has `<|end|>`.
     ends: ["<|end|>", "<|call|>", "<|return|>"],
+    endsInterchangeable: false,
     reasoningField: "thinking",
   },
   { ...PLAIN, name: "deepseek-dsml", owns: (template) => template.includes("｜DSML｜"), tools: DSML, thought: THINK, ends: ["<｜end▁of▁sentence｜>"] },

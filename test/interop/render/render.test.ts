@@ -162,6 +162,17 @@ describe("answers", () => {
   });
 });
 
+describe("an end that means something else", () => {
+  it.each([["gpt-oss", "<|return|>", "<|end|>"], ["glm-4.6", "<|observation|>", "<|user|>"]] as const)("%s: is not taken for the template's, and the call says so", (name, ended, wanted) => {
+    const renderer = renderers.get(name)!;
+    const request = requestOf({ name: "", messages: [user("one"), assistant(text("two")), user("three")], tools: [], kwargs: {} });
+    const ids = [...renderer.tokenizer.encode("two"), renderer.tokenizer.idOf(ended)!];
+    const prompt = renderer.render(request, { longestPrefix: () => ({ messages: 2, ids }) }, new Date());
+    expect(prompt).toMatchObject({ extended: 0, notes: [`Rendered anew, as a new segment: the answer ended with ${ended}, and ${wanted} would follow.`] });
+    expect(prompt.ids).toEqual(renderer.render(request, null, new Date()).ids);
+  });
+});
+
 /** Answers that every family can spell: a text, and a call without one. */
 const EXCHANGES: readonly { readonly answer: Message & { readonly role: "assistant" }; readonly next: readonly Message[] }[] = [
   { answer: { role: "assistant", content: [text("Here it is: 北京 😀.")] }, next: [user("Go on.")] },
