@@ -40,7 +40,9 @@ export class Handler {
       const session = await this.#options.sessionOf({ sandbox, path: target.session, keys: keysOf(request.headers, target.query) });
       await this.#answer(session, codec, target, request, response);
     } catch (error) {
-      sendFailure(response, codec, error instanceof GatewayFailure ? error : new GatewayFailure("internal", `The gateway failed: ${messageOf(error)}`, { cause: error }));
+      // In the middle of an answer only its breaking off tells.
+      if (response.headersSent) response.destroy();
+      else sendFailure(response, codec, error instanceof GatewayFailure ? error : new GatewayFailure("internal", `The gateway failed: ${messageOf(error)}`, { cause: error }));
     }
   }
 
@@ -83,11 +85,15 @@ export class Handler {
       const delivery = new Delivery(response, codec, turn, array);
       const asked = { ...base, request: turn, digest: requestDigest(dialect, facts, body.value), saysRetry: retries > 0 };
       const { exchange, leave } = await session.ask(asked, delivery.listen, gone.signal);
-      const outcome = await Promise.race([exchange.outcome, delivery.over.then(() => null)]);
-      if (outcome !== null) delivery.finish(outcome);
-      delivery.stop();
-      const delivered = await delivery.over;
-      leave(delivered && outcome?.kind === "answer");
+      let delivered = false;
+      try {
+        const outcome = await Promise.race([exchange.outcome, delivery.over.then(() => null)]);
+        if (outcome !== null) delivery.finish(outcome);
+        delivered = (await delivery.over) && outcome?.kind === "answer";
+      } finally {
+        delivery.stop();
+        leave(delivered);
+      }
       if (delivered) this.#options.onDelivered(request, () => (exchange.delivered = false));
     } finally {
       body.release();

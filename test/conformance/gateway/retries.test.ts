@@ -2,7 +2,7 @@ import { request as httpRequest, type ClientRequest, type IncomingMessage } from
 import { afterAll, beforeAll, describe, expect, it } from "vitest";
 import { LIMITS } from "../../../src/core/limits.ts";
 import type { GatewaySession } from "../../../src/gateway/session.ts";
-import { gate, generation, openBench, says, until, type Bench } from "../../support/gateway.ts";
+import { connectFrom, gate, generation, newSandbox, openBench, says, until, type Bench } from "../../support/gateway.ts";
 
 let bench: Bench;
 beforeAll(async () => {
@@ -170,6 +170,35 @@ describe("a client that hangs up", () => {
     const [call] = await calls();
     expect(call).toMatchObject({ status: "incomplete", failure: { kind: "cancelled" }, answer: { blocks: [{ type: "text", text: "half" }] } });
     expect(session.totals()).toMatchObject({ incomplete: 1, lastFailure: null });
+    await session.close();
+  });
+
+  it("is noticed through a machine's forwarder, which passes on that it says no more", async () => {
+    const sandbox = newSandbox();
+    const { session, calls } = await bench.open(({ signal }) => new Promise((_resolve, reject) => signal.addEventListener("abort", () => reject(signal.reason as Error))), { sandbox });
+    const body = JSON.stringify(BODY);
+    const socket = connectFrom(bench.gateway, `MW1 ${sandbox} 1\nPOST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: ${body.length}\r\n\r\n${body}`);
+    await until(() => session.inFlight === 1);
+    socket.end();
+    await until(() => session.inFlight === 0);
+    expect((await calls()).map(({ failure }) => failure?.kind)).toEqual(["cancelled"]);
+    await session.close();
+  });
+
+  it("gets a broken answer, not a silent one, when what it asked for cannot be written", async () => {
+    const { session } = await bench.open(async ({ onDelta }) => {
+      await onDelta?.({ type: "text", text: "fine so far" });
+      // No answer that an engine can give.
+      return generation([{ type: "text", text: "fine so far" }], { finish: "nonsense" as never, usage: 5 as never, logprobs: 5 as never });
+    });
+    const { response } = send(session, { ...BODY, logprobs: true, stream_options: { include_usage: true } });
+    const read = async (): Promise<string> => {
+      let text = "";
+      for await (const chunk of await response) text += (chunk as Buffer).toString();
+      return text;
+    };
+    const ended = await read().catch((error: unknown) => String(error));
+    expect(ended).not.toContain("[DONE]");
     await session.close();
   });
 
