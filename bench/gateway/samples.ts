@@ -5,7 +5,7 @@ import { join } from "node:path";
 import { newId } from "../../src/core/ids.ts";
 import { seededRandom, systemRuntime } from "../../src/core/runtime.ts";
 import { buildSamples, buildTrace, CallLog, conversationFacts, readCalls, type Call, type Message, type TurnRequest } from "../../src/gateway/index.ts";
-import { DEFAULT_SAMPLING } from "../../src/gateway/conversation.ts";
+import { EMPTY_TURN, DEFAULT_SAMPLING } from "../../src/gateway/conversation.ts";
 
 const CALLS = 200;
 const ANSWER_TOKENS = 120;
@@ -46,22 +46,7 @@ async function writeRollout(log: CallLog): Promise<void> {
     const logprobs = completionIds.map(() => -random());
     const callId = `call_${number}`;
     const answer = [{ type: "text" as const, text: text(ANSWER_TOKENS / 2) }, { type: "tool_call" as const, id: callId, name: "bash", arguments: JSON.stringify({ command: text(ANSWER_TOKENS / 2) }) }];
-    const request: TurnRequest = {
-      dialect: "openai-chat",
-      model: "m",
-      messages: [...messages],
-      tools: [{ name: "bash", description: null, parameters: { type: "object" } }],
-      toolChoice: null,
-      parallelToolCalls: null,
-      sampling: DEFAULT_SAMPLING,
-      reasoning: null,
-      responseFormat: null,
-      logprobs: null,
-      stream: false,
-      streamUsage: false,
-      extra: {},
-      dropped: [],
-    };
+    const request: TurnRequest = { ...EMPTY_TURN, model: "m", messages: [...messages], tools: [{ name: "bash", description: null, parameters: { type: "object" } }] };
     const call: Call = {
       id: newId("call", systemRuntime),
       number,

@@ -1,21 +1,6 @@
 /** The smallest turn there is, for asking a server what it can do. */
-import { DEFAULT_SAMPLING, type TurnRequest } from "../conversation.ts";
+import { DEFAULT_SAMPLING, EMPTY_TURN, type TurnRequest } from "../conversation.ts";
 
 export function probeRequest(model: string, stream: boolean): TurnRequest {
-  return {
-    dialect: "openai-chat",
-    model,
-    messages: [{ role: "user", content: [{ type: "text", text: "Hi" }] }],
-    tools: [],
-    toolChoice: null,
-    parallelToolCalls: null,
-    sampling: { ...DEFAULT_SAMPLING, maxTokens: 1 },
-    reasoning: null,
-    responseFormat: null,
-    logprobs: null,
-    stream,
-    streamUsage: false,
-    extra: {},
-    dropped: [],
-  };
+  return { ...EMPTY_TURN, model, messages: [{ role: "user", content: [{ type: "text", text: "Hi" }] }], sampling: { ...DEFAULT_SAMPLING, maxTokens: 1 }, stream };
 }

@@ -11,7 +11,7 @@ import { MwError } from "../../core/errors.ts";
 import { LIMITS } from "../../core/limits.ts";
 import { seededRandom } from "../../core/runtime.ts";
 import type { Call } from "../../gateway/call.ts";
-import { DEFAULT_SAMPLING, type Answer, type Message, type ToolCallBlock, type ToolDefinition, type TurnRequest } from "../../gateway/conversation.ts";
+import { EMPTY_TURN, type Answer, type Message, type ToolCallBlock, type ToolDefinition } from "../../gateway/conversation.ts";
 import type { GatewaySession } from "../../gateway/session.ts";
 import type { HarnessContext, HarnessEnd } from "../harness.ts";
 import { callModel, type ModelCallResult } from "../model-call.ts";
@@ -97,7 +97,7 @@ export class AgentLoop {
     const { runtime, recorder, signal, budgets } = this.#context;
     const startedAt = runtime.monotonic();
     try {
-      const result = await callModel({ session, request: requestOf(messages, tools), retries: this.#retries, random: this.#random, runtime, signal, note: (text) => recorder.note(text) });
+      const result = await callModel({ session, request: { ...EMPTY_TURN, messages: [...messages], tools }, retries: this.#retries, random: this.#random, runtime, signal, note: (text) => recorder.note(text) });
       if (result.kind === "answer") {
         const { usage } = result.answer;
         this.#promptTokens += usage?.promptTokens ?? 0;
@@ -196,25 +196,6 @@ export class AgentLoop {
   #end(stop: Stop): HarnessEnd {
     return { ...stop, turns: this.#turns, promptTokens: this.#promptTokens, completionTokens: this.#completionTokens, modelMs: this.#modelMs, toolMs: this.#toolMs };
   }
-}
-
-function requestOf(messages: readonly Message[], tools: readonly ToolDefinition[]): TurnRequest {
-  return {
-    dialect: "openai-chat",
-    model: "",
-    messages: [...messages],
-    tools,
-    toolChoice: null,
-    parallelToolCalls: null,
-    sampling: DEFAULT_SAMPLING,
-    reasoning: null,
-    responseFormat: null,
-    logprobs: null,
-    stream: false,
-    streamUsage: false,
-    extra: {},
-    dropped: [],
-  };
 }
 
 /** Null when the answer asks for something to be done. */

@@ -5,7 +5,7 @@
 import { newId } from "../../../src/core/ids.ts";
 import { seededRandom, systemRuntime } from "../../../src/core/runtime.ts";
 import type { Call, CallStatus } from "../../../src/gateway/call.ts";
-import { DEFAULT_SAMPLING, type AnswerBlock, type Message, type ToolDefinition, type TurnRequest } from "../../../src/gateway/conversation.ts";
+import { DEFAULT_SAMPLING, EMPTY_TURN, type AnswerBlock, type Message, type ToolDefinition, type TurnRequest } from "../../../src/gateway/conversation.ts";
 import { conversationFacts } from "../../../src/gateway/trace/message-key.ts";
 
 const TOOLS: readonly ToolDefinition[] = [{ name: "bash", description: null, parameters: { type: "object" } }];
@@ -34,22 +34,7 @@ export class SimulatedSession {
 
   /** Makes the call, and gives back its answer as the harness keeps it. */
   call({ messages, tools = TOOLS, answer, drift = false, status = "complete", maxTokens, tokens = "all" }: TurnOptions): Message {
-    const request: TurnRequest = {
-      dialect: "openai-chat",
-      model: "m",
-      messages,
-      tools,
-      toolChoice: null,
-      parallelToolCalls: null,
-      sampling: { ...DEFAULT_SAMPLING, maxTokens: maxTokens ?? null },
-      reasoning: null,
-      responseFormat: null,
-      logprobs: null,
-      stream: false,
-      streamUsage: false,
-      extra: {},
-      dropped: [],
-    };
+    const request: TurnRequest = { ...EMPTY_TURN, model: "m", messages, tools, sampling: { ...DEFAULT_SAMPLING, maxTokens: maxTokens ?? null } };
     const promptIds = [tools.length, ...messages.flatMap((message) => this.#render(message)), 1];
     const completionIds = this.#fresh(1 + Math.floor(this.#random() * 6));
     const said: Message = { role: "assistant", content: answer };
