@@ -7,11 +7,11 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { afterAll, beforeAll, describe, expect, it } from "vitest";
 import { systemRuntime } from "../../src/core/runtime.ts";
+import { GatewayFailure } from "../../src/gateway/failure.ts";
 import { bakedHarness, bakeHarness } from "../../src/harness/bake/bake.ts";
 import { CLI_DESCRIPTORS } from "../../src/harness/cli/descriptors/index.ts";
 import type { CliDescriptor } from "../../src/harness/cli/descriptor.ts";
 import { rehearse, type Rehearsal, type RehearsalOptions } from "../../src/harness/rehearsal/rehearse.ts";
-import type { Fault } from "../../src/harness/rehearsal/scripted-model.ts";
 import { openImageStore, type LocalImageStore } from "../../src/image/store.ts";
 import { openNativeBackend } from "../../src/sandbox/index.ts";
 import type { LayerMount, SandboxBackend } from "../../src/sandbox/sandbox.ts";
@@ -55,20 +55,6 @@ function failures({ checks }: Rehearsal): unknown {
   return checks.filter(({ ok }) => !ok);
 }
 
-const chatError = (status: number, message: string, code: string | null): Fault => ({ status, headers: { "x-should-retry": "false" }, body: JSON.stringify({ type: "error", error: { type: "invalid_request_error", message, code } }) });
-const OVERFLOWS: Readonly<Record<CliDescriptor["dialect"], Fault>> = {
-  "openai-chat": chatError(400, "This model's maximum context length is 1000 tokens. However, your messages resulted in 2000 tokens.", "context_length_exceeded"),
-  "openai-responses": chatError(400, "Your input exceeds the context window of this model.", "context_length_exceeded"),
-  anthropic: chatError(400, "prompt is too long: 2000 tokens > 1000 maximum", null),
-  gemini: { status: 400, body: JSON.stringify({ error: { code: 400, message: "The input token count (2000) exceeds the maximum number of tokens allowed (1000).", status: "INVALID_ARGUMENT" } }) },
-};
-const NOT_FOUND: Readonly<Record<CliDescriptor["dialect"], Fault>> = {
-  "openai-chat": chatError(404, "no such model", "model_not_found"),
-  "openai-responses": chatError(404, "no such model", "model_not_found"),
-  anthropic: { status: 404, body: JSON.stringify({ type: "error", error: { type: "not_found_error", message: "model: no such model" } }) },
-  gemini: { status: 404, body: JSON.stringify({ error: { code: 404, message: "no such model", status: "NOT_FOUND" } }) },
-};
-
 describe.each(CLI_DESCRIPTORS.map((descriptor) => [descriptor.name, descriptor] as const))("%s", (_name, descriptor) => {
   it("is baked once, and found afterwards", async () => {
     await bake(descriptor);
@@ -88,13 +74,19 @@ describe.each(CLI_DESCRIPTORS.map((descriptor) => [descriptor.name, descriptor] 
   });
 
   it("says so when the conversation no longer fits the model", async () => {
-    const { end, error, requests } = await play(descriptor, { user: "agent", fault: () => OVERFLOWS[descriptor.dialect] });
-    expect({ requests: requests.length > 0, stop: end?.stopReason ?? error }).toEqual({ requests: true, stop: "context_overflow" });
+    const { end, error, calls } = await play(descriptor, { user: "agent", fault: () => new GatewayFailure("context_overflow", "The prompt has 2000 tokens, the model takes 1000.", { promptTokens: 2000, contextTokens: 1000 }) });
+    expect({ calls: calls.length > 0, stop: end?.stopReason ?? error }).toEqual({ calls: true, stop: "context_overflow" });
   });
 
-  it("says so when the model is not there", async () => {
-    const { error, end } = await play(descriptor, { user: "agent", fault: () => NOT_FOUND[descriptor.dialect] });
-    expect(error ?? end).toMatchObject({ code: "upstream_failed" });
+  it("is no agent that gave up when it got no answer at all", async () => {
+    const { error, end } = await play(descriptor, { user: "agent", fault: () => new GatewayFailure("refused_by_upstream", "No such model.") });
+    expect(error ?? end).toMatchObject({ code: "environment", message: expect.stringContaining("It got no answer of the model") as unknown });
+  });
+
+  it("ends when its budget of model calls is used up", async () => {
+    const { error, end, calls } = await play(descriptor, { user: "agent", budgets: { calls: 1 } });
+    expect(error ?? end).toMatchObject({ stopReason: "turns", turns: 1 });
+    expect(calls.filter(({ status }) => status === "complete")).toHaveLength(1);
   });
 });
 
@@ -116,7 +108,7 @@ function shellCall(body: Readonly<Record<string, unknown>>, command: string): { 
   const names = (body["tools"] as { function: { name: string } }[]).map((tool) => tool.function.name);
   const name = ["bash", "Bash", "run_shell_command", "exec_command"].find((candidate) => names.includes(candidate));
   if (name === undefined) throw new Error(`no shell among ${names.join(", ")}`);
-  return { name, arguments: JSON.stringify(name === "exec_command" ? { cmd: command } : { command, description: "work", is_background: false }) };
+  return { name, arguments: JSON.stringify(name === "exec_command" ? { cmd: command } : { command, ...(name === "run_shell_command" ? { is_background: false } : {}) }) };
 }
 
 describe("mw run", () => {

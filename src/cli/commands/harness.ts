@@ -73,13 +73,13 @@ function report(context: AppContext, json: boolean, results: readonly { readonly
   if (json) {
     printJson(context, {
       ok: passed,
-      tests: results.map(({ descriptor: { name, version }, rehearsal: { checks, requests, durationMs } }) => ({ name, version, ok: checks.every(({ ok }) => ok), modelCalls: requests.length, durationMs, checks })),
+      tests: results.map(({ descriptor: { name, version }, rehearsal: { checks, calls, durationMs } }) => ({ name, version, ok: checks.every(({ ok }) => ok), modelCalls: calls.length, durationMs, checks })),
     });
     return;
   }
   for (const { descriptor, rehearsal } of results) {
     const failed = rehearsal.checks.filter(({ ok }) => !ok);
-    printLine(context, `${descriptor.name} ${descriptor.version}: ${failed.length === 0 ? "as it should be" : `${failed.length} of ${rehearsal.checks.length} checks failed`} (${rehearsal.requests.length} model calls, ${formatDuration(rehearsal.durationMs)})`);
+    printLine(context, `${descriptor.name} ${descriptor.version}: ${failed.length === 0 ? "as it should be" : `${failed.length} of ${rehearsal.checks.length} checks failed`} (${rehearsal.calls.length} model calls, ${formatDuration(rehearsal.durationMs)})`);
     for (const { name, seen } of failed) printLine(context, `  not so: ${name}\n    seen: ${printable(seen ?? "").replaceAll("\n", "\n    ")}`);
   }
 }

@@ -94,8 +94,8 @@ describe("any command as an agent", () => {
 
 /** An agent in a few lines of shell, for what `mw harness test` looks at. */
 const AGENT = `
-ask() { printf 'POST /v1/chat/completions HTTP/1.1\\r\\nHost: x\\r\\nAuthorization: Bearer %s\\r\\nConnection: close\\r\\nContent-Length: %s\\r\\n\\r\\n%s' "$OPENAI_API_KEY" "\${#1}" "$1" | nc 127.0.0.1 8199 >/dev/null; }
-ask '{"model":"m","tools":[{"function":{"name":"bash"}}],"messages":[{"role":"user","content":"hello"}]}'
+ask() { printf 'POST /v1/chat/completions HTTP/1.1\\r\\nHost: x\\r\\nAuthorization: Bearer %s\\r\\nConnection: close\\r\\nContent-Length: %s\\r\\n\\r\\n%s' "$OPENAI_API_KEY" "\${#1}" "$1" | nc 127.0.0.1 20411 >/dev/null; }
+ask '{"model":"m","tools":[{"type":"function","function":{"name":"bash","parameters":{"type":"object"}}}],"messages":[{"role":"user","content":"hello"}]}'
 `;
 
 describe("a rehearsal", () => {
@@ -104,7 +104,7 @@ describe("a rehearsal", () => {
     const { root } = sandbox.spec;
     await sandbox.kill();
     const result = await rehearse({ backend: machines.backend, root, layers: [], descriptor: genericCli(AGENT), runtime: systemRuntime, signal: new AbortController().signal, instruction: "hello" });
-    expect(result.requests).toHaveLength(1);
+    expect(result.calls).toEqual([expect.objectContaining({ status: "complete", dialect: "openai-chat" })]);
     expect(result.end?.stopReason).toBe("finished");
     const failed = result.checks.filter(({ ok }) => !ok).map(({ name }) => name);
     expect(failed).toEqual(["the model saw what its commands printed", "commands inherit nothing of how the CLI is loaded", "the work is in the machine, nothing of the task was executed, nothing of the CLI is left"]);

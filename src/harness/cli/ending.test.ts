@@ -49,6 +49,10 @@ describe("the end of a CLI", () => {
     expect(verdict(generic, 1, NONE, totals({ complete: 0, failed: 3, lastFailure: FAILURE }))).toBe("upstream_failed");
     expect(verdict(generic, 1, NONE, totals())).toBe("crashed");
     expect(verdict(generic, 0, NONE, totals({ complete: 0 }))).toBe("finished");
+    // Its own words say that the conversation was the matter.
+    expect(verdict(descriptorOf("continue"), 1, output("", '{"status":"error","message":"Context length exceeded: 400"}'), totals({ complete: 0, failed: 1 }))).toBe("context_overflow");
+    // It says 0 whatever happened.
+    expect(verdict(descriptorOf("pi"), 0, output('{"type":"agent_end","messages":[{"stopReason":"error","errorMessage":"400 no"}]}'), totals({ complete: 0, failed: 1 }))).toBe("environment");
   });
 
   it("is not decided by texts of a CLI that says that all is well", () => {

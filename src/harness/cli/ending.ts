@@ -29,15 +29,15 @@ export function endOfCli(descriptor: CliDescriptor, exit: ExecExit, output: CliO
   if (exhausted !== null) return { stopReason: BUDGET_STOPS[exhausted], detail: BUDGET_DETAILS[exhausted] };
   const tail = tailOf(output);
   const rule = descriptor.endings.find((candidate) => fits(candidate, exit.code, tail));
+  if (rule !== undefined && rule.means !== "model_error" && rule.means !== "harness_error") return { stopReason: rule.means, detail: rule.detail };
+  const broke = plain.stopReason === "crashed" || rule !== undefined;
+  const answered = totals === null || totals.complete > 0;
   const failure = totals?.lastFailure ?? null;
-  if (rule?.means === "model_error" && (totals === null || failure !== null)) throw modelError(descriptor, failure?.message ?? rule.detail);
-  if (plain.stopReason === "crashed" && totals !== null && totals.complete === 0) {
-    if (failure !== null) throw modelError(descriptor, failure.message);
-    throw harnessError(descriptor, `${plain.detail} It got no answer of the model: ${lastLine(tail)}`);
-  }
+  if (failure !== null && (rule?.means === "model_error" || (broke && !answered))) throw modelError(descriptor, failure.message);
+  if (totals === null && rule?.means === "model_error") throw modelError(descriptor, rule.detail);
   if (rule?.means === "harness_error") throw harnessError(descriptor, rule.detail);
-  if (rule === undefined || rule.means === "model_error") return plain;
-  return { stopReason: rule.means, detail: rule.detail };
+  if (broke && !answered) throw harnessError(descriptor, `${plain.detail} It got no answer of the model: ${lastLine(tail)}`);
+  return rule === undefined ? plain : { stopReason: "crashed", detail: rule.detail };
 }
 
 function fits(rule: EndingRule, code: number, tail: string): boolean {
