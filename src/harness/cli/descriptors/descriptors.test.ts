@@ -1,3 +1,4 @@
+import { readFileSync } from "node:fs";
 import { describe, expect, it } from "vitest";
 import { MwError } from "../../../core/errors.ts";
 import type { CliDescriptor } from "../descriptor.ts";
@@ -57,6 +58,12 @@ describe.each(CLI_DESCRIPTORS.map((descriptor) => [descriptor.name, descriptor] 
 });
 
 describe("the descriptors", () => {
+  it("are all in the documentation, with their versions", () => {
+    const page = readFileSync(new URL("../../../../docs/harnesses.md", import.meta.url), "utf8");
+    const rows = [...page.matchAll(/^\| `([\w-]+)` \| ([\d.]+) \|/gm)].map(([, name, version]) => [name, version]);
+    expect(rows).toEqual(CLI_DESCRIPTORS.map(({ name, version }) => [name, version]));
+  });
+
   it("have names of their own", () => {
     const names = CLI_DESCRIPTORS.map(({ name }) => name);
     expect(new Set(names).size).toBe(names.length);
