@@ -93,8 +93,9 @@ export async function startRun(dependencies: RunDependencies, request: NewRun, a
     const plan = await firstGroup(readable, checker(dependencies, request, harnesses, machines));
     // An image that every task is to use is there before anything starts.
     if (request.image !== null) await machines.images.resolve(request.image, { progress: (message) => dependencies.observer.activity?.(message), signal: dependencies.signal });
-    await layersOf(dependencies, harnesses, machines);
     if (harnesses.some((harness) => harness.needsModel)) model = await openModel(dependencies, request, apiKey);
+    // Last: making them may take minutes.
+    await layersOf(dependencies, harnesses, machines);
     dependencies.signal.throwIfAborted();
     const run = newId("run", runtime);
     const config: RunConfig = {

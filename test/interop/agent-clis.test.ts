@@ -117,6 +117,17 @@ describe("mw run", () => {
     await backend.close();
   });
 
+  it("comes after mw harness ls and test, which say what is there and whether it works", async () => {
+    await Promise.all(CLI_DESCRIPTORS.map(bake));
+    const env = { MW_HOME: home };
+    const { harnesses } = JSON.parse((await mw(["harness", "ls", "--json"], { env })).stdout) as { harnesses: { name: string; baked: boolean; bytes: number }[] };
+    expect(harnesses.map(({ name, baked }) => [name, baked])).toEqual(CLI_DESCRIPTORS.map(({ name }) => [name, true]));
+    for (const { bytes } of harnesses) expect(bytes).toBeGreaterThan(10_000_000);
+    const { code, stdout } = await mw(["harness", "test", "codex", "pi", "--json", "--quiet"], { env });
+    expect({ code, ok: (JSON.parse(stdout) as { ok: boolean }).ok }).toEqual({ code: 0, ok: true });
+    expect((await mw(["image", "ls"], { env })).stdout).toContain("mw-harness/codex:0.171.0");
+  });
+
   it.each(CLI_DESCRIPTORS.map((descriptor) => [descriptor.name, descriptor] as const))("lets %s work on a task through the gateway, with its exact tokens", async (name, descriptor) => {
     await bake(descriptor);
     const instruction = "\n- [ ] Write `hello` to $(pwd)/../work/out\n\t'é 北'\n";

@@ -59,33 +59,43 @@ function cliSource(store: LocalImageStore, descriptor: CliDescriptor, bake: Bake
       inTemporary(store, async (directory) => {
         const root = join(directory, "cli", ".mw/harness", name);
         await mkdir(root, { recursive: true });
-        const runtime: ProgramFile[] = [];
-        const below: LayerRecord[] = [];
-        let libraries: readonly string[] = [];
-        if (install.kind === "npm") {
-          options.progress(`${name}: installing ${install.package} ${version} from the npm registry`);
-          await installNpm({ package: install.package, version, before: install.before, directory: root, env: bake.env, signal: options.signal });
-          if (install.node !== null) {
-            const node = await store.provide(nodeSource(store, install.node, bake), { progress: options.progress, signal: options.signal });
-            const layer = await nodeLayer(store, node);
-            below.push(layer.record);
-            runtime.push(...layer.programs);
-          }
-        } else if (install.kind === "pypi") {
-          options.progress(`${name}: installing ${install.requirements.length} Python packages`);
-          libraries = (await installPypi({ install, directory: root, env: bake.env, signal: options.signal })).libraries;
-        }
+        const runtime = await installCli(store, descriptor, root, bake, options);
         await removeMatching(root, remove);
         if (companion !== undefined) await takeAlong(companion.program, root);
-        const programs = [...runtime, ...(await elfFiles(root))];
-        const libc = join(directory, "libc", ".mw/lib");
-        const missing = await addPrivateLibc(programs, libc, libraries);
+        const programs = [...runtime.programs, ...(await elfFiles(root))];
+        const missing = await addPrivateLibc(programs, join(directory, "libc", ".mw/lib"), runtime.libraries);
         if (missing.length > 0) options.progress(`${name}: optional parts name libraries that this host does not have: ${missing.join(", ")}`);
         options.progress(`${name}: packing`);
         const pack = (part: string): Promise<LayerRecord> => store.layers.build(() => plainTree(join(directory, part)), { name: `${name} ${version}`, signal: options.signal });
-        return { layers: [await pack("libc"), ...below, await pack("cli")], config: { ...EMPTY_CONFIG, labels: { "manyworlds.libc": await libcVersion() } } };
+        return { layers: [await pack("libc"), ...runtime.layers, await pack("cli")], config: { ...EMPTY_CONFIG, labels: { "manyworlds.libc": await libcVersion() } } };
       }),
   };
+}
+
+/** What a CLI runs on, beside what lies in its own directory. */
+interface CliRuntime {
+  readonly layers: readonly LayerRecord[];
+  readonly programs: readonly ProgramFile[];
+  /** Host directories of the runtime's own libraries. */
+  readonly libraries: readonly string[];
+}
+
+async function installCli(store: LocalImageStore, { name, version, install }: CliDescriptor, root: string, { env }: BakeOptions, { progress, signal }: LoadOptions): Promise<CliRuntime> {
+  const nothing = { layers: [], programs: [], libraries: [] };
+  switch (install.kind) {
+    case "none":
+      return nothing;
+    case "pypi":
+      progress(`${name}: installing ${install.requirements.length} Python packages`);
+      return { ...nothing, ...(await installPypi({ install, directory: root, env, signal })) };
+    case "npm": {
+      progress(`${name}: installing ${install.package} ${version} from the npm registry`);
+      await installNpm({ package: install.package, version, before: install.before, directory: root, env, signal });
+      if (install.node === null) return nothing;
+      const node = await nodeLayer(store, await store.provide(nodeSource(store, install.node, env), { progress, signal }));
+      return { ...nothing, layers: [node.record], programs: node.programs };
+    }
+  }
 }
 
 /** Copies a program of this host to `bin/`; its libraries are found like all others. */
@@ -98,7 +108,7 @@ async function takeAlong(program: string, root: string): Promise<void> {
   await copyFile(path, join(root, "bin", program));
 }
 
-function nodeSource(store: LocalImageStore, version: string, bake: BakeOptions): Source {
+function nodeSource(store: LocalImageStore, version: string, env: BakeOptions["env"]): Source {
   const name = bakedName("node", version);
   const packageName = `node-${process.platform}-${process.arch}`;
   return {
@@ -110,7 +120,7 @@ function nodeSource(store: LocalImageStore, version: string, bake: BakeOptions):
         options.progress(`installing Node ${version} from the npm registry`);
         const download = join(directory, "download");
         await mkdir(download);
-        await installNpm({ package: packageName, version, before: null, directory: download, env: bake.env, signal: options.signal });
+        await installNpm({ package: packageName, version, before: null, directory: download, env, signal: options.signal });
         const bin = join(directory, "node", NODE_DIRECTORY, "bin");
         await mkdir(bin, { recursive: true });
         await copyFile(join(download, "node_modules", packageName, "bin/node"), join(bin, "node"));

@@ -34,7 +34,7 @@ export async function addPrivateLibc(files: readonly ProgramFile[], target: stri
   const loader = hostLoader();
   const mine = await readElf(loader).catch(() => null);
   if (mine === null) {
-    throw new MwError("environment", `baking needs the GNU C library of this host, and there is no loader at ${loader}`, { fix: "bake on a host with glibc (Debian, Ubuntu, Fedora...); baked layers can be copied with MW_HOME" });
+    throw new MwError("environment", `baking needs the GNU C library of this host, and there is no loader at ${loader}`, { fix: "bake on a host with glibc, such as Debian, Ubuntu or Fedora" });
   }
   const bundled = new Set(files.map(({ path }) => path.slice(path.lastIndexOf("/") + 1)));
   const wanted = files.filter(({ elf }) => elf.machine === mine.machine && !elf.needed.some((name) => name.startsWith("libc.musl-")));
@@ -56,7 +56,6 @@ export async function addPrivateLibc(files: readonly ProgramFile[], target: stri
     await copyFile(found.path, join(target, name));
     queue.push(...found.elf.needed.map((inner) => ({ name: inner, of: name, required })));
   }
-  // What a library of the loader's own name stands for: programs list it among their libraries.
   for (const { path, elf } of wanted) if (elf.interpreter !== null && elf.interpreter.path !== PRIVATE_LOADER) await setInterpreter(path, elf, PRIVATE_LOADER);
   return [...missing];
 }
@@ -74,6 +73,7 @@ function hostLoader(): string {
   return loader;
 }
 
+/** Programs list it among their libraries; it is there already, as what loads them. */
 function isLoader(name: string): boolean {
   return /^ld-linux[\w-]*\.so\.\d+$/.test(name);
 }
