@@ -17,7 +17,7 @@ const quick = process.argv.includes("--quick");
 const ROUNDS = quick ? 4 : 20;
 const PER_ROUND = 10;
 /** In which the spawner has made what a round used up. */
-const REFILL_MS = 100;
+const REFILL_MS = 200;
 const IDLE_MACHINES = quick ? 100 : 1000;
 const CYCLES = quick ? 100 : 1000;
 

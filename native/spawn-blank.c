@@ -198,13 +198,14 @@ struct machine *blank_take(const struct create_request *request, struct failure 
 bool blank_refill(void)
 {
 	struct failure ignored;
-	if (ready_count == BLANKS) return false;
 	struct machine *blank = make(S.userns_works, false, &ignored);
 	if (!blank) return false;
 	ready[ready_count++] = blank;
 	send_blank(blank);
 	return true;
 }
+
+bool blanks_full(void) { return ready_count == BLANKS; }
 
 bool blanks_low(void) { return ready_count < BLANKS / 4; }
 

@@ -315,19 +315,25 @@ static bool stop_step(uint64_t now)
 }
 
 static uint64_t busy_ms; /* when something last happened */
-enum { QUIET_MS = 10 };
+static uint64_t made_ms; /* when a machine was last made beforehand */
+enum { QUIET_MS = 20, PACE_MS = 5 };
 
 /*
- * Makes a machine beforehand; false when there is nothing to make now. Right after an event somebody waits for a processor, a new machine's
- * init most likely: unless little is left, it waits for a moment of quiet.
+ * Makes a machine beforehand; false when it is not to be done now. Right after an event somebody waits for a processor, a new machine's first command most likely,
+ * and goes on to do so while all the next machines are made: unless few are left, this waits for a moment of quiet, and takes its time.
  */
 static bool prepare(uint64_t now, int *timeout)
 {
-	if (!blanks_low() && now - busy_ms < QUIET_MS) {
-		if (*timeout < 0 || *timeout > QUIET_MS) *timeout = QUIET_MS;
+	if (blanks_full()) return false;
+	uint64_t at = busy_ms + QUIET_MS > made_ms + PACE_MS ? busy_ms + QUIET_MS : made_ms + PACE_MS;
+	if (!blanks_low() && now < at) {
+		int left = (int)(at - now);
+		if (*timeout < 0 || *timeout > left) *timeout = left;
 		return false;
 	}
-	return blank_refill();
+	bool made = blank_refill();
+	made_ms = now_ms();
+	return made;
 }
 
 static int loop(void)

@@ -237,6 +237,7 @@ pid_t clone_into(struct mw_clone_args *arguments, int (*function)(void *), void 
 /* spawn-blank.c */
 struct machine *blank_take(const struct create_request *request, struct failure *failure);
 bool blank_refill(void);
+bool blanks_full(void);
 bool blanks_low(void);
 void blanks_remove(void);
 void blank_gone(struct machine *blank);
