@@ -72,4 +72,6 @@ export interface CallSink {
   append(call: Call, prompt: PromptReference | null): Promise<void>;
   /** The answer of an appended call was given out again to a retry: `Call.replays` is one more. */
   replayed(number: number): Promise<void>;
+  /** It has taken as much as it should of one session: new calls are refused as when a budget is used up. Those under way are still taken. */
+  readonly full?: boolean;
 }

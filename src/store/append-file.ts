@@ -16,6 +16,8 @@ export type AppendHandle = Pick<FileHandle, "write" | "truncate" | "datasync" | 
 export interface AppendFileOptions {
   readonly path: string;
   readonly durability: Durability;
+  /** What may wait to be written; default `LIMITS.logQueueBytes`. More is refused. */
+  readonly queueBytes?: number;
   /** Called before anybody is told of a failed write: nothing of what was appended and not yet confirmed is there. */
   readonly onLost?: () => void;
   /** The file primitives; tests replace them to fail at will. */
@@ -54,8 +56,9 @@ export class AppendFile {
         reject(this.#broken);
         return;
       }
-      if (this.#pending.length > 0 && this.#pendingChars + text.length > LIMITS.logQueueBytes) {
-        reject(new MwError("limit_exceeded", `${this.#options.path}: more than ${LIMITS.logQueueBytes} bytes wait to be written`, { fix: "use a faster disk, or run less at once" }));
+      const { path, queueBytes = LIMITS.logQueueBytes } = this.#options;
+      if (this.#pending.length > 0 && this.#pendingChars + text.length > queueBytes) {
+        reject(new MwError("limit_exceeded", `${path}: more than ${queueBytes} bytes wait to be written`, { fix: "use a faster disk, or run less at once" }));
         return;
       }
       this.#pending.push({ text, resolve, reject });

@@ -3,7 +3,7 @@
  *
  * A write that fails takes its elements with it, so the next call opens a new section, which refers to nothing before it.
  */
-import { MwError, toMwError } from "../../core/errors.ts";
+import { toMwError, type MwError } from "../../core/errors.ts";
 import { LIMITS } from "../../core/limits.ts";
 import { AppendFile, type AppendFileOptions } from "../../store/append-file.ts";
 import type { Call, CallSink, PromptReference } from "../call.ts";
@@ -11,7 +11,6 @@ import { CallEncoder } from "./call-format.ts";
 
 export class CallLog implements CallSink {
   readonly #file: AppendFile;
-  readonly #path: string;
   #encoder = new CallEncoder();
   /** Why some record is missing; null while none is. */
   failure: MwError | null = null;
@@ -19,16 +18,16 @@ export class CallLog implements CallSink {
   lastNumber = 0;
 
   /** The file appears with the first call. */
-  constructor(options: Omit<AppendFileOptions, "onLost">) {
-    this.#file = new AppendFile({ ...options, onLost: () => (this.#encoder = new CallEncoder()) });
-    this.#path = options.path;
+  constructor(options: Omit<AppendFileOptions, "onLost" | "queueBytes">) {
+    // What waits to be written are calls that are answered, whose number and size the session bounds.
+    this.#file = new AppendFile({ ...options, queueBytes: Infinity, onLost: () => (this.#encoder = new CallEncoder()) });
+  }
+
+  get full(): boolean {
+    return this.#file.size > LIMITS.callLogBytes;
   }
 
   append(call: Call, prompt: PromptReference | null): Promise<void> {
-    if (this.#file.size > LIMITS.callLogBytes) {
-      this.failure ??= new MwError("limit_exceeded", `${this.#path} has more than ${LIMITS.callLogBytes} bytes`, { fix: "give the rollout a budget of turns or tokens" });
-      return Promise.reject(this.failure);
-    }
     this.lastNumber = Math.max(this.lastNumber, call.number);
     return this.#write(() => this.#encoder.encode(call, prompt));
   }

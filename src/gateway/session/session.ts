@@ -9,34 +9,18 @@ import { messageOf, MwError } from "../../core/errors.ts";
 import { newId, type SessionId } from "../../core/ids.ts";
 import { LIMITS } from "../../core/limits.ts";
 import type { Runtime } from "../../core/runtime.ts";
-import type { Call, CallStatus, ConversationFacts } from "../call.ts";
-import { DEFAULT_SAMPLING, type Delta, type Dialect, type Sampling, type TurnRequest } from "../conversation.ts";
-import type { RouteFacts } from "../dialects/dialect.ts";
+import type { Call, CallStatus } from "../call.ts";
+import type { Delta, Sampling, TurnRequest } from "../conversation.ts";
 import { GatewayFailure } from "../failure.ts";
 import type { GatewaySession, SessionOptions, SessionTotals } from "../session.ts";
 import type { PolicyGate } from "../policy-gate.ts";
 import { conversationFacts } from "../trace/message-key.ts";
 import type { Generation, UpstreamFacts } from "../upstreams/upstream.ts";
+import { emptyRecord, type Asked, type AskedBody } from "./asked.ts";
 import { Budget } from "./budget.ts";
 import { Exchange, type DeltaListener, type ExchangeFacts } from "./exchange.ts";
 import { Replays } from "./replays.ts";
-import type { RequestDigest } from "./request-digest.ts";
 import { SentHistory } from "./sent-history.ts";
-
-/** A request as it reached the session. */
-export interface Asked {
-  readonly dialect: Dialect | "turn";
-  readonly route: RouteFacts;
-  /** The body as the harness sent it. */
-  readonly body: unknown;
-  readonly request: TurnRequest;
-  /** Null: nothing can be a retry of it. */
-  readonly digest: RequestDigest | null;
-  /** The client says that this is a retry. */
-  readonly saysRetry: boolean;
-  /** Gets the record before the outcome is known. */
-  readonly onRecord?: (call: Call) => void;
-}
 
 export interface Hearing {
   readonly exchange: Exchange;
@@ -110,7 +94,7 @@ export class Session implements GatewaySession {
       await this.#again(earlier);
       return { exchange: earlier, leave };
     }
-    this.#budget.begin();
+    this.#begin();
     const { runtime } = this.#around;
     const exchange = new Exchange({ id: newId("call", runtime), number: ++this.#numbers, createdAt: runtime.now(), digest: asked.digest }, (alone) => this.#alone(alone));
     const leave = exchange.join(listen);
@@ -157,13 +141,12 @@ export class Session implements GatewaySession {
   }
 
   /** Records a request that was refused before it reached the engine, for people who wonder; only the first few. */
-  async refused(asked: Omit<Asked, "request" | "digest" | "saysRetry">, failure: GatewayFailure): Promise<void> {
+  async refused(asked: AskedBody, failure: GatewayFailure): Promise<void> {
     this.#refusals++;
     if (this.#closed !== null || this.#refusals > LIMITS.refusalsRecorded) return;
     const { runtime } = this.#around;
     const facts = { id: newId("call", runtime), number: ++this.#numbers, createdAt: runtime.now() };
-    const nothing: ConversationFacts = { tools: "", toolCount: 0, messages: [], roles: "", structured: false };
-    await this.#append({ ...this.#record(facts, asked, nothing, DEFAULT_SAMPLING), status: "failed", durationMs: 0, failure: { kind: failure.kind, message: failure.message } }).catch(() => undefined);
+    await this.#append({ ...this.#record(facts, asked), failure: { kind: failure.kind, message: failure.message } }).catch(() => undefined);
   }
 
   close(drainMs: number = LIMITS.sessionDrainMs): Promise<SessionTotals> {
@@ -192,6 +175,17 @@ export class Session implements GatewaySession {
 
   #refuseWhenClosed(): void {
     if (this.#closed !== null) throw new GatewayFailure("closed", "The session is closed.");
+  }
+
+  /** Throws when the budget, or the room in the log, is used up. */
+  #begin(): void {
+    try {
+      if (this.options.log.full === true) throw new GatewayFailure("budget", "This session's log of calls is full.");
+      this.#budget.begin();
+    } catch (error) {
+      this.#refusals++;
+      throw error;
+    }
   }
 
   async #again(exchange: Exchange): Promise<void> {
@@ -240,7 +234,9 @@ export class Session implements GatewaySession {
     const answer = generation?.answer ?? this.#partial(exchange);
     let status: CallStatus = generation !== null ? "complete" : answer === null ? "failed" : "incomplete";
     const call: Call = {
-      ...this.#record(facts, asked, conversationFacts(asked.request), sampling),
+      ...this.#record(facts, asked),
+      conversation: conversationFacts(asked.request),
+      sampling,
       durationMs: rounded(runtime.monotonic() - startedAt),
       firstDeltaMs: firstDeltaMs === null ? null : rounded(firstDeltaMs),
       status,
@@ -302,32 +298,8 @@ export class Session implements GatewaySession {
     return { ...merged, maxTokens: limits.length === 0 ? null : Math.min(...limits) };
   }
 
-  #record(
-    facts: { readonly id: Call["id"]; readonly number: number; readonly createdAt: number },
-    { dialect, route, body }: Pick<Asked, "dialect" | "route" | "body">,
-    conversation: ConversationFacts,
-    sampling: Sampling,
-  ): Call {
-    return {
-      id: facts.id,
-      number: facts.number,
-      at: new Date(facts.createdAt).toISOString(),
-      durationMs: 0,
-      firstDeltaMs: null,
-      dialect,
-      route,
-      status: "failed",
-      failure: null,
-      request: body,
-      conversation,
-      model: this.options.model,
-      sampling,
-      notes: [],
-      answer: null,
-      capture: this.#around.facts.capture,
-      tokens: null,
-      replays: 0,
-    };
+  #record(facts: Parameters<typeof emptyRecord>[0], asked: AskedBody): Call {
+    return emptyRecord(facts, asked, { model: this.options.model, capture: this.#around.facts.capture });
   }
 
   async #append(call: Call): Promise<void> {

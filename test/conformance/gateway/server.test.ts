@@ -374,6 +374,25 @@ describe("a session", () => {
     await session.close();
   });
 
+  it("is over like one without budget when its log has taken enough: what fills it gets no failure of ours", async () => {
+    let full = false;
+    const records: unknown[] = [];
+    const log = {
+      append: (call: unknown) => Promise.resolve(void records.push(call)),
+      replayed: () => Promise.resolve(),
+      get full() {
+        return full;
+      },
+    };
+    const { session } = await bench.open(says("x"), { log });
+    expect((await post(CHAT, BODY, bearer(session))).status).toBe(200);
+    full = true;
+    const refused = await post(CHAT, BODY, bearer(session));
+    expect([refused.status >= 400 && refused.status < 500, records.length, session.totals().lastFailure]).toEqual([true, 1, null]);
+    await refused.text();
+    await session.close();
+  });
+
   it("adds to the log of the one before it", async () => {
     const first = await bench.open(says("first"));
     await (await post(CHAT, BODY, bearer(first.session))).text();
