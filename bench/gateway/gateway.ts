@@ -123,7 +123,7 @@ async function totals(times: Promise<readonly Timed[]>): Promise<readonly number
 }
 
 async function startEngine(flags: readonly string[]): Promise<{ readonly url: string; close(): void }> {
-  const child = spawn(process.execPath, ["--import", "tsx", join("test/support/engine/main.ts"), "--port", "0", ...flags], { stdio: ["ignore", "pipe", "inherit"] });
+  const child = spawn(process.execPath, ["--import", "tsx", join("test/support/engine/main.ts"), "--port", "0", "--attached", ...flags], { stdio: ["pipe", "pipe", "inherit"] });
   for await (const line of createInterface(child.stdout)) return { url: line, close: () => void child.kill() };
   throw new Error("the engine did not start");
 }

@@ -40,7 +40,10 @@ async function run(environment: string, engine: string): Promise<Peer> {
   });
   const url = `http://127.0.0.1:${port}`;
   const close = (): void => void child.kill("SIGKILL");
+  let broken: Error | null = null;
+  child.once("error", (error) => (broken = error));
   for (let tries = 0; tries < 120; tries++) {
+    if (broken !== null) throw broken;
     if (child.exitCode !== null) throw new Error(`it ended with exit code ${child.exitCode}`);
     const alive = await fetch(`${url}/health/liveliness`).then(
       (response) => response.ok,

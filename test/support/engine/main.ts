@@ -14,8 +14,11 @@ const { values } = parseArgs({
     drift: { type: "string", default: "0" },
     tokens: { type: "string", default: "40" },
     trickle: { type: "string" },
+    /** Ends with its standard input: no orphan outlives a parent that was killed. */
+    attached: { type: "boolean", default: false },
   },
 });
+if (values.attached) process.stdin.resume().once("close", () => process.exit(0));
 const words = "the gateway carries what the engine sampled ";
 const script: EngineScript =
   values.script === undefined
