@@ -174,9 +174,9 @@ function reasonOf(kind: UpstreamSpec["kind"], capture: "text" | "logprobs"): str
   const what = capture === "text" ? "The server returns neither token ids nor logprobs" : "The server returns logprobs without token ids";
   switch (kind) {
     case "vllm":
-      return `${what}. vLLM returns them for chat completions (return_token_ids) from version 0.10.2 on, and logprobs unless it was started with --max-logprobs 0.`;
+      return `${what}. vLLM returns them for chat completions (return_token_ids) from version 0.10.2 on, and logprobs unless it was started with --max-logprobs 0. Or give --tokenizer DIRECTORY: the gateway then sends token ids itself.`;
     case "sglang":
-      return `${what} for chat completions. Update SGLang, or let the gateway render prompts itself.`;
+      return `${what} for chat completions. Give --tokenizer DIRECTORY: the gateway then sends token ids itself; or update SGLang.`;
     case "openai":
       return `${what}. Exact tokens come from vLLM 0.10.2 or newer and from SGLang: name the kind, as in --upstream vllm=URL.`;
   }
