@@ -137,14 +137,18 @@ class EngineServer implements Engine {
     const refused = flavour === "openai" ? Object.keys(body).find((key) => key.startsWith("return_") || key === "request_id" || key === "rid") : undefined;
     if (refused !== undefined) return sendJson(response, 400, JSON.stringify({ error: { message: `Unrecognized request argument supplied: ${refused}`, type: "invalid_request_error", param: null, code: null } }));
     const messages = Array.isArray(body["messages"]) ? (body["messages"] as readonly ChatMessage[]) : [];
+    let promptIds: readonly number[] | null = null;
     const request: EngineRequest = {
       path,
       headers: incoming.headers,
       body,
+      // Only where somebody wants them: a conversation may be long, and its answer need none.
+      get promptIds() {
+        return (promptIds ??= promptOf(body));
+      },
       turn: messages.filter(({ role }) => role === "assistant").length,
       toolTurns: messages.filter(({ role }, index) => role === "tool" && messages[index + 1]?.role !== "tool").length,
       attempt: this.#attempt(JSON.stringify(messages)),
-      promptIds: promptOf(body),
     };
     const reply = await this.#begin(request, response);
     if (reply === null) return;
