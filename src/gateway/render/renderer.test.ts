@@ -93,6 +93,18 @@ describe("what a template refuses", () => {
   });
 });
 
+describe("tools that a model cannot be told of", () => {
+  it.each([
+    ["{{ messages[0].content }}<|im_end|><tool_call>", /does not tell it of tools/],
+    ["{{ tools | tojson }}<|im_end|>", /family chatml call tools is not known/],
+  ])("are refused, not dropped: %s", (template, why) => {
+    const one = new Renderer(tokenizer, { template });
+    const request = turn({ tools: [BASH] });
+    expect(() => one.render(request, null, NOW)).toThrow(why);
+    expect(one.render({ ...request, toolChoice: { type: "none" } }, null, NOW).ids.length).toBeGreaterThan(0);
+  });
+});
+
 describe("a tokenizer directory", () => {
   it.each<readonly [string, Readonly<Record<string, string>>, RegExp]>([
     ["without a tokenizer", {}, /has no tokenizer.json/],

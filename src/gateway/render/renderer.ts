@@ -41,6 +41,7 @@ export class Renderer {
   readonly #marks: ReadonlySet<number>;
   readonly #form: ChatForm;
   readonly #thoughtTail: RegExp | null;
+  readonly #describesTools: boolean;
 
   /** Throws `invalid_input` when the directory has no template, or one of no known family and none is given. */
   constructor(tokenizer: Tokenizer, options: { readonly family?: FamilyName | undefined; readonly template?: string | undefined } = {}) {
@@ -60,6 +61,7 @@ export class Renderer {
     this.endIds = new Set([...tokenizer.endIds, ...known(family.name === "harmony" ? ["<|return|>", "<|call|>"] : family.ends)]);
     this.#marks = new Set(known([...family.marks, ...(family.tools?.marks ?? []), ...(family.thought === null ? [] : [family.thought.open, family.thought.close])]));
     this.#form = { family, argumentsAsText: /\['arguments'\]\s*\+/.test(source), hasDeveloper: source.includes("developer") };
+    this.#describesTools = source.includes("tools");
     this.#thoughtTail = family.thought === null ? null : new RegExp(`${family.thought.open.replaceAll(/[[\]]/g, "\\$&")}\\s*$`);
   }
 
@@ -72,7 +74,7 @@ export class Renderer {
 
   /** Throws `invalid_request` for a conversation that the template refuses. */
   render(request: TurnRequest, history: TokenHistory | null, now: Date): RenderedPrompt {
-    const tools = chatTools(request);
+    const tools = this.#tools(request);
     const notes: string[] = [];
     const facts = { notes, hasTools: tools !== null };
     const earlier = history?.longestPrefix(request.messages, request.tools) ?? null;
@@ -86,7 +88,15 @@ export class Renderer {
 
   /** The whole prompt as text. */
   text(request: TurnRequest, now: Date): string {
-    return this.#full(request, chatTools(request), now, []);
+    return this.#full(request, this.#tools(request), now, []);
+  }
+
+  /** A model whose template says nothing of tools, or whose calls nobody here can read, must not be taken for one that declines to use them. */
+  #tools(request: TurnRequest): ReturnType<typeof chatTools> {
+    const tools = chatTools(request);
+    if (tools === null || (this.#describesTools && (this.family.tools !== null || this.family.parser !== undefined))) return tools;
+    const why = this.#describesTools ? `How models of the family ${this.family.name} call tools is not known here.` : "This model's chat template does not tell it of tools; a template that does can take its place in the tokenizer directory.";
+    throw new GatewayFailure("invalid_request", why, { field: "tools" });
   }
 
   /** Reads one answer to `prompt`. */
