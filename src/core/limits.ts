@@ -119,6 +119,8 @@ export const LIMITS = {
   upstreamFailuresInARow: 200,
   /** Sessions that are over and still answer that they are. */
   closedSessionsKnown: 65_536,
+  /** Sessions that a gateway opens because a request names them by its key. */
+  sessionsByKey: 100_000,
   sessionDrainMs: 5_000,
   /** The same for calls that an agent left behind when it ended. */
   agentDrainMs: 1_000,

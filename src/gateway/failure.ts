@@ -1,4 +1,5 @@
 /** What a model call can fail with, before it is put into a dialect's own words and status. */
+import { messageOf, MwError } from "../core/errors.ts";
 
 /**
  * - `invalid_request`: the harness sent what cannot be honoured; the message names the field.
@@ -53,4 +54,15 @@ export class GatewayFailure extends Error {
     this.kind = kind;
     this.details = details;
   }
+}
+
+/** A failure of our own making. What caused it may name paths and addresses of the host, so it is in no message that a harness sees. */
+export function internalFailure(cause: unknown): GatewayFailure {
+  return new GatewayFailure("internal", "The gateway failed.", { cause });
+}
+
+/** For the host's records: with what caused it. */
+export function messageForRecord({ kind, message, details }: GatewayFailure): string {
+  const { cause } = details;
+  return cause instanceof MwError || (kind === "internal" && cause !== undefined) ? `${message} ${messageOf(cause)}` : message;
 }

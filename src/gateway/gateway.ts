@@ -3,6 +3,7 @@ import { MwError } from "../core/errors.ts";
 import { newId } from "../core/ids.ts";
 import { LIMITS } from "../core/limits.ts";
 import type { Runtime } from "../core/runtime.ts";
+import { GatewayFailure } from "./failure.ts";
 import { PolicyGate } from "./policy-gate.ts";
 import { newToken } from "./server/credentials.ts";
 import { SessionRegistry, type Asker } from "./server/registry.ts";
@@ -82,6 +83,7 @@ class OpenGateway implements Gateway {
     const [key] = asker.keys;
     const { openFor } = this.#options;
     if (openFor !== undefined && key !== undefined && asker.sandbox === null && asker.path === null && !this.#registry.knows(key)) {
+      if (this.#opening.size >= LIMITS.sessionsByKey && !this.#opening.has(key)) throw new GatewayFailure("rate_limited", `More than ${LIMITS.sessionsByKey} sessions were opened.`);
       const opened = await (this.#opening.get(key) ?? this.#openOnce(key, openFor));
       if (opened !== null) return this.#registry.find({ ...asker, keys: [opened.token] });
     }

@@ -1,9 +1,8 @@
 /** From an HTTP request to its response: whose it is, what it asks, and the answer or failure in its dialect. */
 import type { IncomingMessage, ServerResponse } from "node:http";
-import { messageOf } from "../../core/errors.ts";
 import { CODECS } from "../dialects/codecs.ts";
 import type { DialectCodec } from "../dialects/dialect.ts";
-import { GatewayFailure } from "../failure.ts";
+import { GatewayFailure, internalFailure } from "../failure.ts";
 import { requestDigest } from "../session/request-digest.ts";
 import type { Session } from "../session/session.ts";
 import { BodyMemory, readBody } from "./body.ts";
@@ -42,7 +41,7 @@ export class Handler {
     } catch (error) {
       // In the middle of an answer only its breaking off tells.
       if (response.headersSent) response.destroy();
-      else sendFailure(response, codec, error instanceof GatewayFailure ? error : new GatewayFailure("internal", `The gateway failed: ${messageOf(error)}`, { cause: error }));
+      else sendFailure(response, codec, error instanceof GatewayFailure ? error : internalFailure(error));
     }
   }
 

@@ -1,7 +1,7 @@
 /** What a session may still use, and what it has used. */
 import { LIMITS } from "../../core/limits.ts";
 import type { Runtime } from "../../core/runtime.ts";
-import { GatewayFailure, type FailureKind } from "../failure.ts";
+import { GatewayFailure, messageForRecord, type FailureKind } from "../failure.ts";
 import type { CallStatus } from "../call.ts";
 import type { SessionBudgets, SessionTotals } from "../session.ts";
 
@@ -60,7 +60,7 @@ export class Budget {
     this.#promptTokens += promptTokens;
     this.#completionTokens += completionTokens;
     if (failure !== null && NOT_ITS_DOING.has(failure.kind)) {
-      this.#lastFailure = { kind: failure.kind, message: failure.message };
+      this.#lastFailure = { kind: failure.kind, message: messageForRecord(failure) };
       this.#troubles++;
       this.#spared++;
     } else if (status === "complete") this.#troubles = 0;

@@ -5,13 +5,13 @@
  * A harness that hangs up in the middle of an answer may be about to try again: the generation goes on for a moment in which a retry can join, then it is aborted.
  */
 import { setMaxListeners } from "node:events";
-import { messageOf, MwError } from "../../core/errors.ts";
+import { MwError } from "../../core/errors.ts";
 import { newId, type SessionId } from "../../core/ids.ts";
 import { LIMITS } from "../../core/limits.ts";
 import type { Runtime } from "../../core/runtime.ts";
 import type { Call, CallStatus } from "../call.ts";
 import type { Delta, Sampling, TurnRequest } from "../conversation.ts";
-import { GatewayFailure } from "../failure.ts";
+import { GatewayFailure, internalFailure, messageForRecord } from "../failure.ts";
 import type { GatewaySession, SessionOptions, SessionTotals } from "../session.ts";
 import type { PolicyGate } from "../policy-gate.ts";
 import { conversationFacts } from "../trace/message-key.ts";
@@ -105,7 +105,7 @@ export class Session implements GatewaySession {
     this.#run(exchange, asked).catch((error: unknown) => {
       // A bug of ours, or of a listener: nobody may wait for ever.
       if (exchange.state !== "running") return;
-      const failure = new GatewayFailure("internal", `The gateway failed: ${messageOf(error)}`, { cause: error });
+      const failure = internalFailure(error);
       this.#budget.end({ status: "failed", failure, promptTokens: 0, completionTokens: 0 });
       this.#running.delete(exchange);
       this.#thinking.delete(exchange);
@@ -240,7 +240,7 @@ export class Session implements GatewaySession {
       durationMs: rounded(runtime.monotonic() - startedAt),
       firstDeltaMs: firstDeltaMs === null ? null : rounded(firstDeltaMs),
       status,
-      failure: failure === null ? null : { kind: failure.kind, message: failure.message },
+      failure: failure === null ? null : { kind: failure.kind, message: messageForRecord(failure) },
       notes: [...asked.request.dropped.map((field) => `without effect: ${field}`), ...(generation?.notes ?? [])],
       answer,
       tokens: generation?.tokens ?? null,
@@ -284,7 +284,7 @@ export class Session implements GatewaySession {
     const { signal } = exchange.abort;
     if (signal.aborted && signal.reason instanceof GatewayFailure) return signal.reason;
     if (error instanceof GatewayFailure) return error;
-    return error instanceof MwError && error.code === "upstream_failed" ? new GatewayFailure("upstream", error.message, { cause: error }) : new GatewayFailure("internal", `The gateway failed: ${messageOf(error)}`, { cause: error });
+    return error instanceof MwError && error.code === "upstream_failed" ? new GatewayFailure("upstream", "The model server failed.", { cause: error }) : internalFailure(error);
   }
 
   #partial({ soFar }: Exchange): Call["answer"] {
