@@ -7,9 +7,10 @@
  */
 import { binary, negate } from "./operators.ts";
 import { FILTERS, test } from "./filters.ts";
-import { argument, item, method, range, slice } from "./methods.ts";
+import { globals } from "./globals.ts";
+import { argument, item, method, slice } from "./methods.ts";
 import { parseTemplate, type CallExpression, type Expression, type Filter, type SliceExpression, type Statement } from "./syntax.ts";
-import { Callable, Float, Namespace, TemplateError, TemplateRefusal, Tuple, Undefined, fromJs, isDict, isTrue, items, toNumber, toText, typeName, type Arguments, type Dict, type Value } from "./values.ts";
+import { Callable, Float, Namespace, TemplateError, Tuple, Undefined, fromJs, isDict, isTrue, items, toNumber, toText, typeName, type Arguments, type Dict, type Value } from "./values.ts";
 
 /** Variables of one block; lookups go outwards. */
 class Scope {
@@ -302,52 +303,4 @@ function loopFacts(list: readonly Value[], index: number): Namespace {
       ["nextitem", index + 1 < list.length ? list[index + 1]! : new Undefined("nextitem")],
     ]),
   );
-}
-
-function globals(now: Date): readonly (readonly [string, Value])[] {
-  return [
-    ["true", true], ["True", true], ["false", false], ["False", false], ["none", null], ["None", null],
-    ["range", new Callable(range)],
-    ["dict", new Callable((args) => new Map<Value, Value>([...(isDict(args.positional[0] ?? null) ? (args.positional[0] as Dict) : []), ...args.named]))],
-    ["namespace", new Callable((args) => {
-      const from = args.positional[0] ?? null;
-      const entries = isDict(from) ? [...from].map(([key, value]) => [toText(key), value] as const) : [];
-      return new Namespace(new Map([...entries, ...args.named]));
-    })],
-    ["raise_exception", new Callable((args) => {
-      throw new TemplateRefusal(toText(args.positional[0] ?? ""));
-    })],
-    ["strftime_now", new Callable((args) => strftime(now, toText(args.positional[0] ?? "")))],
-  ];
-}
-
-const MONTHS = ["January", "February", "March", "April", "May", "June", "July", "August", "September", "October", "November", "December"];
-const DAYS = ["Sunday", "Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday"];
-
-/** In the host's time zone and in English, whatever the locale. */
-function strftime(now: Date, format: string): string {
-  const two = (value: number): string => String(value).padStart(2, "0");
-  return format.replaceAll(/%-?[a-zA-Z%]/g, (code) => {
-    const text = field(code.replace("-", ""));
-    return code.startsWith("%-") ? text.replace(/^0(?=\d)/, "") : text;
-  });
-  function field(code: string): string {
-    switch (code) {
-      case "%Y": return String(now.getFullYear());
-      case "%y": return two(now.getFullYear() % 100);
-      case "%m": return two(now.getMonth() + 1);
-      case "%d": return two(now.getDate());
-      case "%H": return two(now.getHours());
-      case "%I": return two(now.getHours() % 12 || 12);
-      case "%M": return two(now.getMinutes());
-      case "%S": return two(now.getSeconds());
-      case "%p": return now.getHours() < 12 ? "AM" : "PM";
-      case "%B": return MONTHS[now.getMonth()]!;
-      case "%b": return MONTHS[now.getMonth()]!.slice(0, 3);
-      case "%A": return DAYS[now.getDay()]!;
-      case "%a": return DAYS[now.getDay()]!.slice(0, 3);
-      case "%%": return "%";
-      default: throw new TemplateError(`strftime_now does not know ${code}.`);
-    }
-  }
 }
