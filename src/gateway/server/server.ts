@@ -11,6 +11,9 @@ import { LIMITS } from "../../core/limits.ts";
 import { Handler, type HandlerOptions } from "./handler.ts";
 import { readPreface } from "./preface.ts";
 
+/** Connections that wait to be accepted; the kernel's own limit is the same on most hosts. */
+const BACKLOG = 4096;
+
 export interface ServerOptions {
   readonly sessionOf: HandlerOptions["sessionOf"];
   readonly socketPath: string;
@@ -111,7 +114,8 @@ function listen(server: Server, where: { readonly path: string } | { readonly ho
         new MwError("environment", `the gateway cannot listen on ${what}: ${error.message}`, { fix: error.code === "EADDRINUSE" ? "name another port, or stop what listens there" : "give it a place where this user may listen", cause: error }),
       );
     });
-    server.listen(where, resolve);
+    // Machines that start together connect together; what does not fit is refused at once.
+    server.listen({ ...where, backlog: BACKLOG }, resolve);
   });
 }
 

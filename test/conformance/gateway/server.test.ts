@@ -75,6 +75,21 @@ describe("who is asking", () => {
     expect((await post(CHAT, BODY, bearer(own))).status).toBe(410);
   });
 
+  it("stays apart among two hundred machines that all ask at once", async () => {
+    const worlds = await Promise.all(
+      Array.from({ length: 200 }, async (_, n) => {
+        const sandbox = newSandbox();
+        return { n, sandbox, ...(await bench.open((job, number) => says(`world ${n} `)(job, number), { sandbox })) };
+      }),
+    );
+    const heard = await Promise.all(worlds.flatMap(({ n, sandbox }) => [1, 2, 3].map(async (call) => ({ n, text: (await fromMachine(sandbox, `/v1/chat/completions?call=${call}`)).text }))));
+    expect(heard.filter(({ n, text }) => !text.includes(`"world ${n} "`))).toEqual([]);
+    for (const { n, session, calls } of worlds) {
+      expect(await session.close()).toMatchObject({ complete: 3, failed: 0 });
+      expect((await calls()).map(({ answer }) => answer?.blocks)).toEqual(Array.from({ length: 3 }, () => [{ type: "text", text: `world ${n} ` }]));
+    }
+  });
+
   it("is asked again when one machine has several sessions", async () => {
     const sandbox = newSandbox();
     const first = (await bench.open(says("first"), { sandbox })).session;
