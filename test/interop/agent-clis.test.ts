@@ -73,6 +73,13 @@ describe.each(CLI_DESCRIPTORS.map((descriptor) => [descriptor.name, descriptor] 
     expect(failures(await play(descriptor, { user: "23456:23456" }))).toEqual([]);
   });
 
+  it("is not what the image's environment is for", async () => {
+    const env = { ...image.root.env, LD_LIBRARY_PATH: "/evil", LD_PRELOAD: "/evil/x.so", NODE_OPTIONS: "--require=/evil.js", PYTHONHOME: "/evil", PYTHONPATH: "/evil", HTTP_PROXY: "http://127.0.0.1:1", https_proxy: "http://127.0.0.1:1" };
+    const { checks } = await play(descriptor, { root: { ...image.root, env }, user: "agent" });
+    // The commands see what the image says.
+    expect(checks.filter(({ ok }) => !ok).map(({ name }) => name)).toEqual(["commands inherit nothing of how the CLI is loaded"]);
+  });
+
   it("says so when the conversation no longer fits the model", async () => {
     const { end, error, calls } = await play(descriptor, { user: "agent", fault: () => new GatewayFailure("context_overflow", "The prompt has 2000 tokens, the model takes 1000.", { promptTokens: 2000, contextTokens: 1000 }) });
     expect({ calls: calls.length > 0, stop: end?.stopReason ?? error }).toEqual({ calls: true, stop: "context_overflow" });

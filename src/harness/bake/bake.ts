@@ -25,7 +25,7 @@ import { installPypi } from "./pypi.ts";
 import { elfFiles, plainTree, removeMatching } from "./tree-files.ts";
 
 /** Raised when what baking does changes in a way that old layers must not survive. */
-const RECIPE_VERSION = 1;
+const RECIPE_VERSION = 2;
 
 export interface BakeOptions {
   readonly progress: ImageProgress;

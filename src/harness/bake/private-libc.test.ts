@@ -1,5 +1,5 @@
 import { execFileSync } from "node:child_process";
-import { copyFileSync, mkdirSync, readFileSync, statSync, writeFileSync } from "node:fs";
+import { copyFileSync, existsSync, mkdirSync, readFileSync, statSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { afterAll, beforeAll, describe, expect, it } from "vitest";
 import { openMachines, type Machines } from "../../../test/support/harness-machine.ts";
@@ -98,7 +98,7 @@ describe("a program with a C library of its own", () => {
         if (readlink("/proc/self/exe", self, sizeof self - 1) < 0) return 2;
         printf("%s %.0f %s\\n", self, cos(argc - 1), getpwuid(1000)->pw_name);
         fflush(stdout);
-        return system("env | grep -c LD_; cat /etc/marker");
+        return system("env | grep LD_ | sort; cat /etc/marker");
       }`;
     compile(tool, "probe", source, "-lm");
     await removeMatching(tool, ["*.c"]);
@@ -108,12 +108,15 @@ describe("a program with a C library of its own", () => {
     expect(await addPrivateLibc(files, join(layer, ".mw/lib"))).toEqual([]);
     expect(statSync(join(tool, "probe")).mode & 0o777).toBe(0o755);
     expect((await readElf(join(tool, "probe")))?.interpreter?.path).toBe(PRIVATE_LOADER);
+    expect(existsSync(join(layer, ".mw/lib/hears"))).toBe(process.arch !== "x64");
     execFileSync("chmod", ["755", layer]);
-    const sandbox = await machines.make("sh", { layers: [{ path: layer }] });
+    // Variables of an image, for programs of its own: what the loader knew of them would break ours.
+    const sandbox = await machines.make("sh", { layers: [{ path: layer }], env: { LD_LIBRARY_PATH: "/evil", LD_PRELOAD: "/evil/x.so" } });
+    for (const name of ["libm.so.6", "libc.so.6", "x.so"]) await sandbox.files.write(`/evil/${name}`, "no library");
     // What an image may say to every loader that asks it.
     await sandbox.files.write("/etc/ld.so.preload", "/evil.so\n");
     const { code, stdout, stderr } = await sandbox.run({ command: ["/.mw/harness/probe/probe"], user: "agent" });
-    expect({ code, text: Buffer.from(stdout).toString(), errors: Buffer.from(stderr).toString() }).toEqual({ code: 0, text: "/.mw/harness/probe/probe 1 agent\n0\nimage\n", errors: "" });
+    expect({ code, text: Buffer.from(stdout).toString(), errors: Buffer.from(stderr).toString() }).toEqual({ code: 0, text: "/.mw/harness/probe/probe 1 agent\nLD_LIBRARY_PATH=/evil\nLD_PRELOAD=/evil/x.so\nimage\n", errors: "" });
   });
 
   it("is refused when a library of a program is nowhere, and only noted for optional parts", async () => {

@@ -4,9 +4,12 @@
  *
  * - Programs name `/.mw/lib/ld.so` as their interpreter, written over the name that they had, so that nothing in the file moves (single-file programs carry data at
  *   fixed offsets and find themselves through /proc/self/exe, which running them through the loader as an argument would break).
- * - That loader is the host's with other names in it, of equal length: it searches `/.mw/lib` and never the image's library directories, cache or preload list.
+ * - That loader is the host's with other names in it, of equal length: it searches `/.mw/lib` and never the image's library directories, cache or preload list, and
+ *   does not know the variables (LD_LIBRARY_PATH and the like) with which images prepare their own programs. Where its code has another form than is known here, it
+ *   does; then the file `hears` beside it says so, and whoever starts a program takes the variables away.
  * - No environment variable is involved, so that what such a program starts (the image's shell, the task's tools) is loaded as ever.
  */
+import { execFile } from "node:child_process";
 import { copyFile, lstat, mkdir, readFile, realpath, writeFile } from "node:fs/promises";
 import { join } from "node:path";
 import { MwError } from "../../core/errors.ts";
@@ -15,6 +18,9 @@ import { readElf, setInterpreter, type ElfFile } from "./elf.ts";
 /** Where the private library lies in a sandbox. */
 export const PRIVATE_LIBRARIES = "/.mw/lib";
 export const PRIVATE_LOADER = `${PRIVATE_LIBRARIES}/ld.so`;
+/** There when the private loader obeys the variables of `LOADER_VARIABLES`. */
+export const HEARING_MARK = `${PRIVATE_LIBRARIES}/hears`;
+export const LOADER_VARIABLES = ["LD_LIBRARY_PATH", "LD_PRELOAD", "LD_AUDIT"] as const;
 
 /** Names that the C library of most distributions goes by, of the machine that bakes. */
 const LOADERS: Readonly<Record<string, string>> = { x64: "/lib64/ld-linux-x86-64.so.2", arm64: "/lib/ld-linux-aarch64.so.1" };
@@ -40,6 +46,7 @@ export async function addPrivateLibc(files: readonly ProgramFile[], target: stri
   const wanted = files.filter(({ elf }) => elf.machine === mine.machine && !elf.needed.some((name) => name.startsWith("libc.musl-")));
   await mkdir(target, { recursive: true });
   await writeFile(join(target, "ld.so"), redirectedLoader(await readFile(loader)), { mode: 0o755 });
+  if (!(await isDeaf(join(target, "ld.so")))) await writeFile(join(target, "hears"), "");
   const missing = new Set<string>();
   const done = new Set<string>();
   const queue = wanted.flatMap(({ path, elf }) => elf.needed.map((name) => ({ name, of: path, required: elf.interpreter !== null })));
@@ -58,6 +65,23 @@ export async function addPrivateLibc(files: readonly ProgramFile[], target: stri
   }
   for (const { path, elf } of wanted) if (elf.interpreter !== null && elf.interpreter.path !== PRIVATE_LOADER) await setInterpreter(path, elf, PRIVATE_LOADER);
   return [...missing];
+}
+
+/** Comparisons with the names of variables (behind `LD_`) as compilers write them into x86-64 code; each gets a name that nobody has. */
+const DEAFENED: readonly (readonly [RegExp, string])[] = [
+  [/(H[\xb8-\xbf])LIBRARY_/g, "$1LIBRARX_"],
+  [/(\x81[\x38-\x3f])PREL/g, "$1PREX"],
+  [/(\x81[\x38-\x3f])AUDI/g, "$1AUDX"],
+];
+
+/** Asks the loader itself where it would search. */
+function isDeaf(loader: string): Promise<boolean> {
+  const nowhere = "/mw-library-path-of-an-image";
+  return new Promise((resolve) => {
+    execFile(loader, ["--help"], { env: { LD_LIBRARY_PATH: nowhere, LD_PRELOAD: `${nowhere}/x.so` }, timeout: 30_000 }, (error, stdout, stderr) => {
+      resolve(error === null && stdout.includes("search path") && !`${stdout}${stderr}`.includes(nowhere));
+    });
+  });
 }
 
 /** Text that names the host's C library, for messages and records. */
@@ -99,11 +123,12 @@ export function redirectedLoader(bytes: Buffer): Buffer {
   const text = bytes.toString("latin1");
   let directories = 0;
   // oxlint-disable-next-line no-control-regex -- names in a binary end with NUL
-  const redirected = text.replaceAll(/(?<=\0)(\/usr)?\/lib((?:64|32|x32)?\/(?:[\w-]+\/)?)(?=\0)/g, (_all, usr: string | undefined, rest: string) => {
+  let redirected = text.replaceAll(/(?<=\0)(\/usr)?\/lib((?:64|32|x32)?\/(?:[\w-]+\/)?)(?=\0)/g, (_all, usr: string | undefined, rest: string) => {
     directories++;
     return usr === undefined ? `/.mw${rest}` : `/.mw/lib${rest}`;
     // oxlint-disable-next-line no-control-regex -- as above
   }).replaceAll(/(?<=\0)\/etc\/(ld\.so\.(?:cache|preload))(?=\0)/g, "/.mw/$1");
+  for (const [expression, replacement] of DEAFENED) redirected = redirected.replaceAll(expression, replacement);
   if (directories === 0 || redirected.length !== text.length) throw new MwError("unsupported", "the loader of this host's C library names its directories in a way that is not known", { fix: "bake on another distribution, such as Debian" });
   return Buffer.from(redirected, "latin1");
 }

@@ -78,6 +78,18 @@ describe("any command as an agent", () => {
     expect((await run('echo "$HOME"; touch "$HOME/x" && echo written', { user: "4321" })).text).toBe("/.mw/home\nwritten\n");
   });
 
+  it("reaches its model past an image's proxy, and leaves the rest of the image's environment to the commands", async () => {
+    const sandbox = await machines.make("sh", { env: { HTTP_PROXY: "http://10.0.0.1:3128", no_proxy: "example.org", LD_LIBRARY_PATH: "/opt/lib", NODE_OPTIONS: "--max-old-space-size=100" } });
+    const { context, recorded } = harnessContext(sandbox, { endpoint: ENDPOINT });
+    try {
+      await cliHarness(genericCli('echo "$HTTP_PROXY $no_proxy $NO_PROXY $LD_LIBRARY_PATH $NODE_OPTIONS"')).run(context);
+      expect(Buffer.from(recorded.commands[0]?.stdout ?? []).toString()).toBe("http://10.0.0.1:3128 example.org,127.0.0.1,localhost 127.0.0.1,localhost /opt/lib --max-old-space-size=100\n");
+      expect(recorded.notes).toEqual([]);
+    } finally {
+      await sandbox.kill();
+    }
+  });
+
   it("ends in its time, on request, or by its own exit", async () => {
     expect((await run("sleep 100", { budgets: { ...BUDGETS, timeMs: 500 } })).end.stopReason).toBe("agent_time");
     expect((await run("exit 3")).end).toMatchObject({ stopReason: "crashed", detail: expect.stringContaining("exit code 3") as unknown });

@@ -13,6 +13,7 @@ import { LIMITS } from "../../core/limits.ts";
 import type { Sandbox } from "../../sandbox/sandbox.ts";
 import { isRootUser } from "../../sandbox/check-spec.ts";
 import { bakeHarness } from "../bake/bake.ts";
+import { HEARING_MARK, LOADER_VARIABLES } from "../bake/private-libc.ts";
 import { runCommand } from "../command.ts";
 import type { Harness, HarnessContext, HarnessEnd } from "../harness.ts";
 import { stopOfSignal } from "../stop.ts";
@@ -60,7 +61,7 @@ async function drive(descriptor: CliDescriptor, options: CliHarnessOptions, cont
   if (signal.aborted) return { ...stopOfSignal(signal), ...counts() };
   try {
     await prepareHome(sandbox, descriptor, values, owner === "" ? "0:0" : owner);
-    const env = { ...(await ownHome(sandbox, user)), ...(await companionOf(sandbox, descriptor, values)), ...renderAll({ ...descriptor.env, ...(root ? descriptor.rootEnv : {}) }, values) };
+    const env = { ...(await keptFromCli(context, descriptor)), ...(await ownHome(sandbox, user)), ...(await companionOf(sandbox, descriptor, values)), ...renderAll({ ...descriptor.env, ...(root ? descriptor.rootEnv : {}) }, values) };
     const command = commandOf(descriptor, root, values);
     const { exit, stdout, stderr } = await runCommand(
       { ...context, user, budgets: { ...budgets, outputBytes: LIMITS.cliOutputBytes } },
@@ -149,6 +150,23 @@ function contentOf({ format, content }: ConfigFile, values: TemplateValues): str
 
 function renderAll(texts: Readonly<Record<string, string>>, values: TemplateValues): Readonly<Record<string, string>> {
   return Object.fromEntries(Object.entries(texts).map(([name, text]) => [name, render(text, values)]));
+}
+
+/**
+ * Of the image's environment, what would reach the CLI itself instead of the agent's commands. Nothing else is taken away: those commands are to run as the task's author
+ * meant them to.
+ */
+async function keptFromCli({ sandbox, recorder }: HarnessContext, { install }: CliDescriptor): Promise<Readonly<Record<string, string>>> {
+  const { spec } = sandbox;
+  const image = { ...spec.root.env, ...spec.env };
+  const present = (names: readonly string[]): readonly string[] => names.filter((name) => (image[name] ?? "") !== "");
+  const cleared = install.kind === "npm" && install.node !== null ? [...present(["NODE_OPTIONS"])] : [];
+  const loader = present(LOADER_VARIABLES);
+  if (install.kind !== "none" && loader.length > 0 && (await sandbox.files.stat(HEARING_MARK)) !== null) cleared.push(...loader);
+  if (cleared.length > 0) await recorder.note(`The agent's commands do not see ${cleared.join(", ")} of the image: the agent CLI itself would obey it.`);
+  const proxies = present(["http_proxy", "https_proxy", "all_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"]).length > 0;
+  const direct = (name: string): string => [image[name] ?? "", "127.0.0.1", "localhost"].filter((part) => part !== "").join(",");
+  return { ...Object.fromEntries(cleared.map((name) => [name, ""])), ...(proxies ? { no_proxy: direct("no_proxy"), NO_PROXY: direct("NO_PROXY") } : {}) };
 }
 
 /** The user's home is the image's. A user who has none there that can be written gets the CLI's directory: programs fail without one. */
