@@ -74,7 +74,7 @@ describe.each(CLI_DESCRIPTORS.map((descriptor) => [descriptor.name, descriptor] 
   });
 
   it("is not what the image's environment is for", async () => {
-    const env = { ...image.root.env, LD_LIBRARY_PATH: "/evil", LD_PRELOAD: "/evil/x.so", NODE_OPTIONS: "--require=/evil.js", PYTHONHOME: "/evil", PYTHONPATH: "/evil", HTTP_PROXY: "http://127.0.0.1:1", https_proxy: "http://127.0.0.1:1" };
+    const env = { ...image.root.env, LD_LIBRARY_PATH: "/evil", LD_PRELOAD: "/evil/x.so", NODE_OPTIONS: "--require=/evil.js", PYTHONHOME: "/evil", PYTHONPATH: "/evil", ANTHROPIC_AUTH_TOKEN: "evil", HTTP_PROXY: "http://127.0.0.1:1", https_proxy: "http://127.0.0.1:1" };
     const { checks } = await play(descriptor, { root: { ...image.root, env }, user: "agent" });
     // The commands see what the image says.
     expect(checks.filter(({ ok }) => !ok).map(({ name }) => name)).toEqual(["commands inherit nothing of how the CLI is loaded"]);

@@ -15,6 +15,7 @@ export const claudeCode: CliDescriptor = {
     CLAUDE_CODE_TMPDIR: "{home}/tmp",
     ANTHROPIC_BASE_URL: "{baseUrl}",
     ANTHROPIC_API_KEY: "{token}",
+    ANTHROPIC_AUTH_TOKEN: "",
     ANTHROPIC_DEFAULT_OPUS_MODEL: "{model}",
     ANTHROPIC_DEFAULT_SONNET_MODEL: "{model}",
     ANTHROPIC_DEFAULT_HAIKU_MODEL: "{model}",
