@@ -4,10 +4,10 @@ import { MwError, messageOf } from "../core/errors.ts";
 import type { Config } from "./config.ts";
 
 /** What `--tokenizer` and `--family` say; null: the server renders prompts. */
-export function tokenizerOf(config: Config): { readonly directory: string; readonly family: string | null } | null {
+export function tokenizerOf(config: Config): { readonly directory: string; readonly family: string | null; readonly digest: null } | null {
   const [directory, family] = [config.get("tokenizer"), config.get("family")];
   if (directory === null && family !== null) throw new MwError("usage", `${config.origin("family")} names a model family, and no tokenizer is given`, { fix: "add --tokenizer DIRECTORY, or leave the family out" });
-  return directory === null ? null : { directory, family };
+  return directory === null ? null : { directory, family, digest: null };
 }
 
 const KEY_FILE_BYTES = 64 * 1024;

@@ -7,6 +7,7 @@ import type { Sampling } from "../gateway/conversation.ts";
 import { openGateway } from "../gateway/gateway.ts";
 import type { CallLog } from "../gateway/log/call-log.ts";
 import type { Gateway, GatewaySession, SessionBudgets } from "../gateway/session.ts";
+import { directoryDigest } from "../gateway/render/directory-digest.ts";
 import { Renderer } from "../gateway/render/renderer.ts";
 import { openUpstream } from "../gateway/upstreams/open.ts";
 import { parseUpstreamSpec } from "../gateway/upstreams/spec.ts";
@@ -50,14 +51,20 @@ export class ModelAccess {
   readonly #facts: UpstreamFacts;
   readonly #gateway: Gateway;
   readonly #upstream: Upstream;
-  readonly #config: NonNullable<RunConfig["upstream"]>;
+  /** With what was found out about it. */
+  readonly config: NonNullable<RunConfig["upstream"]>;
 
   /**
    * Rejects `upstream_failed` when the model does not answer, so that not every rollout finds out by itself, `unsupported` when the run is to be trained on and the
-   * server gives no exact tokens, and `invalid_input` for a tokenizer directory that cannot be used.
+   * server gives no exact tokens, `invalid_input` for a tokenizer directory that cannot be used, and `conflict` for one that has changed since the run began.
    */
   static async open(home: string, config: NonNullable<RunConfig["upstream"]>, apiKey: string | null, runtime: Runtime, signal: AbortSignal): Promise<ModelAccess> {
-    const renderer = config.tokenizer === null ? undefined : await Renderer.load(config.tokenizer.directory, config.tokenizer.family);
+    const { tokenizer } = config;
+    const renderer = tokenizer === null ? undefined : await Renderer.load(tokenizer.directory, tokenizer.family);
+    const digest = tokenizer === null ? null : await directoryDigest(tokenizer.directory);
+    if (tokenizer !== null && tokenizer.digest !== null && tokenizer.digest !== digest) {
+      throw new MwError("conflict", `the tokenizer in ${tokenizer.directory} is not the one that the run began with`, { fix: "put it back as it was to resume, or start a new run" });
+    }
     const upstream = openUpstream(parseUpstreamSpec(config.url, "the run's upstream"), { apiKey, runtime, renderer });
     try {
       const facts = await upstream.probe(config.model, signal);
@@ -65,7 +72,7 @@ export class ModelAccess {
         throw new MwError("unsupported", `${upstream.name} returns no exact tokens: ${facts.reason ?? `its level is ${facts.capture}`}`, { fix: "serve the model with vLLM or SGLang, or leave --require-tokens out" });
       }
       const gateway = await openGateway({ runtime, socketPath: gatewaySocket(home), port: null });
-      return new ModelAccess(config, facts, upstream, gateway);
+      return new ModelAccess({ ...config, tokenizer: tokenizer === null ? null : { ...tokenizer, digest } }, facts, upstream, gateway);
     } catch (error) {
       await upstream.close();
       throw error;
@@ -73,7 +80,7 @@ export class ModelAccess {
   }
 
   private constructor(config: NonNullable<RunConfig["upstream"]>, facts: UpstreamFacts, upstream: Upstream, gateway: Gateway) {
-    this.#config = config;
+    this.config = config;
     this.#facts = facts;
     this.#upstream = upstream;
     this.#gateway = gateway;
@@ -81,7 +88,7 @@ export class ModelAccess {
   }
 
   async session({ label, seed, sandbox, budgets, log }: AgentSessionRequest): Promise<AgentSession> {
-    const { model, sampling, requireTokens } = this.#config;
+    const { model, sampling, requireTokens } = this.config;
     const session = await this.#gateway.open({ label, sandbox, upstream: this.#upstream, model, sampling: samplingOf(sampling, seed), budgets, purpose: requireTokens ? "train" : "evaluate", log, callsBefore: log.lastNumber });
     const contextTokens = this.#facts.models?.find(({ id }) => id === model)?.contextTokens ?? null;
     return {

@@ -37,7 +37,8 @@ export const runConfigSchema = z.object({
       model: z.string(),
       sampling: z.record(z.string(), z.number()),
       requireTokens: z.boolean().default(false),
-      tokenizer: z.object({ directory: z.string(), family: z.string().nullable() }).nullable().default(null),
+      /** `digest`: of the directory when the run began; null in the request for a run. */
+      tokenizer: z.object({ directory: z.string(), family: z.string().nullable(), digest: z.string().nullable().default(null) }).nullable().default(null),
     })
     .nullable(),
   /** Where the upstream's key is read from at start and resume; the key itself is nowhere. */

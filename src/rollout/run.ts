@@ -100,6 +100,7 @@ export async function startRun(dependencies: RunDependencies, request: NewRun, a
     const run = newId("run", runtime);
     const config: RunConfig = {
       ...request,
+      upstream: model?.config ?? request.upstream,
       format: 1,
       run,
       createdAt: new Date(runtime.now()).toISOString(),

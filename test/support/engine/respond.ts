@@ -41,7 +41,7 @@ export async function sendEvents(reply: Reply, response: ServerResponse, events:
   for (const event of all) {
     if (response.destroyed) return false;
     if (left-- <= 0) break;
-    if (!response.write(`data: ${event}\n\n`)) await Promise.race([once(response, "drain"), once(response, "close")]);
+    if (!response.write(`data: ${event}\n\n`)) await drained(response);
     if (reply.trickleMs !== undefined) await sleep(reply.trickleMs);
   }
   if (reply.breakOff === "stall") return true;
@@ -49,4 +49,10 @@ export async function sendEvents(reply: Reply, response: ServerResponse, events:
   if (reply.breakOff === undefined) response.end();
   else setTimeout(() => response.destroy(), 20);
   return true;
+}
+
+async function drained(response: ServerResponse): Promise<void> {
+  // The one that does not happen must not go on listening.
+  const over = new AbortController();
+  await Promise.race([once(response, "drain", { signal: over.signal }), once(response, "close", { signal: over.signal })]).finally(() => over.abort("over"));
 }
