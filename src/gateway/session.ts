@@ -43,7 +43,7 @@ export interface SessionTotals {
   readonly modelMs: number;
   /** The budget that kept the harness from going on; null while nothing did. */
   readonly exhausted: keyof SessionBudgets | null;
-  /** The last failure that was not the harness's own doing, for telling `model_error` from the rest. */
+  /** The last failure that was not the harness's own doing, for telling `model_error` from the rest; null again once a call is answered. */
   readonly lastFailure: { readonly kind: string; readonly message: string } | null;
 }
 

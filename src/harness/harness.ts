@@ -101,6 +101,8 @@ export interface Harness {
   readonly name: string;
   readonly version: string;
   readonly needsModel: boolean;
+  /** Programs in the machine call the model by themselves, so the machine gets a port for it. A model that is called from here is out of the agent's reach. */
+  readonly callsFromMachine?: true;
   /** Everything that decides its behaviour, for the run's record. */
   readonly settings: Readonly<Record<string, unknown>>;
   /** Only a harness that says so is given the task's reference solution and its environment. */

@@ -156,7 +156,7 @@ class Try {
     return {
       root,
       layers: this.#services.harnessLayers.get(harness.name) ?? [],
-      services: harness.needsModel && model !== null ? [model.service] : [],
+      services: harness.callsFromMachine === true && model !== null ? [model.service] : [],
       ...(workspace === null ? {} : { workspace }),
       ...(environment.cpus === null ? {} : { cpus: environment.cpus }),
       ...(environment.memoryBytes === null ? {} : { memoryBytes: environment.memoryBytes }),

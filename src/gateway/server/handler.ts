@@ -1,13 +1,15 @@
 /** From an HTTP request to its response: whose it is, what it asks, and the answer or failure in its dialect. */
 import type { IncomingMessage, ServerResponse } from "node:http";
 import { CODECS } from "../dialects/codecs.ts";
-import type { DialectCodec } from "../dialects/dialect.ts";
+import type { TurnRequest } from "../conversation.ts";
+import type { DialectCodec, RouteFacts } from "../dialects/dialect.ts";
 import { GatewayFailure, internalFailure } from "../failure.ts";
 import { requestDigest } from "../session/request-digest.ts";
 import type { Session } from "../session/session.ts";
 import { BodyMemory, readBody } from "./body.ts";
 import { keysOf } from "./credentials.ts";
 import { Delivery, sendFailure, sendJson } from "./delivery.ts";
+import { refuseBeyondMachine } from "./machine-request.ts";
 import type { Asker } from "./registry.ts";
 import { readTarget, type Route, type Target } from "./routes.ts";
 
@@ -75,7 +77,7 @@ export class Handler {
       const base = { dialect, route: facts, body: body.value };
       let turn;
       try {
-        turn = codec.decode(body.value, facts);
+        turn = decode(session, codec, body.value, facts);
       } catch (error) {
         if (error instanceof GatewayFailure) await session.refused(base, error);
         throw error;
@@ -104,7 +106,7 @@ export class Handler {
     response.once("close", () => gone.abort("closed"));
     const body = await readBody(request, this.#memory, session);
     try {
-      const turn = codec.decode(countedBody(body.value), { model, stream: false });
+      const turn = decode(session, codec, countedBody(body.value), { model, stream: false });
       const tokens = await session.options.upstream.countTokens({ ...turn, model: session.options.model }, gone.signal);
       if (tokens === null || codec.encodeCount === null) throw new GatewayFailure("not_found", "Tokens cannot be counted here.");
       sendJson(response, 200, {}, codec.encodeCount(tokens));
@@ -112,6 +114,12 @@ export class Handler {
       body.release();
     }
   }
+}
+
+function decode({ options }: Session, codec: DialectCodec, body: unknown, route: RouteFacts): TurnRequest {
+  const turn = codec.decode(body, route);
+  if (options.sandbox !== null) refuseBeyondMachine(turn, options.purpose === "train");
+  return turn;
 }
 
 /** Gemini's may wrap the request. */

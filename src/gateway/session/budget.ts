@@ -63,7 +63,10 @@ export class Budget {
       this.#lastFailure = { kind: failure.kind, message: messageForRecord(failure) };
       this.#troubles++;
       this.#spared++;
-    } else if (status === "complete") this.#troubles = 0;
+    } else if (status === "complete") {
+      this.#troubles = 0;
+      this.#lastFailure = null;
+    }
     if (--this.#inFlight === 0) this.#modelMs += this.#runtime.monotonic() - this.#busySince;
   }
 

@@ -38,6 +38,7 @@ export function cliHarness(descriptor: CliDescriptor, options: CliHarnessOptions
     name: descriptor.name,
     version: descriptor.version,
     needsModel: true,
+    callsFromMachine: true,
     settings: { descriptor, user: options.user ?? null },
     layers: async (images, bake) => (descriptor.install.kind === "none" ? [] : (await images.rootFilesystem(await bakeHarness(images, descriptor, bake))).layers.map((path) => ({ path }))),
     run: (context) => drive(descriptor, options, context),

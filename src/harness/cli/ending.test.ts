@@ -64,6 +64,20 @@ describe("the end of a CLI", () => {
     expect(verdict(descriptorOf("codex"), 1, said, null)).toBe("upstream_failed");
     expect(verdict(descriptorOf("codex"), 1, said, totals({ lastFailure: FAILURE }))).toBe("upstream_failed");
     expect(verdict(descriptorOf("codex"), 1, said, totals())).toBe("crashed");
+    // It counts as seen until a call is answered, with or without words that a rule knows.
+    expect(verdict(generic, 1, NONE, totals({ lastFailure: FAILURE }))).toBe("upstream_failed");
+    expect(verdict(generic, 0, NONE, totals({ lastFailure: FAILURE }))).toBe("finished");
+  });
+
+  it("takes no exit code or text of a CLI for its own failure once the model has answered: the agent can make it say that", () => {
+    expect(verdict(descriptorOf("gemini-cli"), 41, NONE, totals({ complete: 0 }))).toBe("environment");
+    expect(verdict(descriptorOf("gemini-cli"), 41, output("", "Invalid auth method selected."), totals())).toBe("crashed");
+    for (const descriptor of CLI_DESCRIPTORS) {
+      for (const rule of descriptor.endings) {
+        // Whatever the pattern, a text without escapes is as good a try as any.
+        for (const code of rule.codes ?? [1]) expect(() => verdict(descriptor, code, output(rule.text ?? ""), totals())).not.toThrow();
+      }
+    }
   });
 
   // Texts as these versions wrote them when their requests were answered so.

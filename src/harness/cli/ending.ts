@@ -2,8 +2,9 @@
  * Why a CLI ended. Exit codes of agent CLIs mean little: 0 follows a denied permission as well as a finished task, 1 a context overflow after which the work was done
  * all the same. What the gateway saw comes first, then the descriptor's rules, then the code. Nothing of this decides the reward.
  *
- * What a CLI prints may be the policy's own words. So a text counts only with the exit codes of its rule (all but 0, as a rule), and a failure of the model server is believed only
- * where the gateway, if there is one, saw one.
+ * What a CLI prints may be the policy's own words, and so may its exit code: the agent's commands run as the same user, and can write to its output, break its files, or make it
+ * end as they like. So a text counts only with the exit codes of its rule (all but 0, as a rule); a failure of the model server is believed only where the gateway, if there is
+ * one, saw one after which nothing was answered; and once the model has answered, nothing is the CLI's own failure any more.
  */
 import { MwError } from "../../core/errors.ts";
 import type { SessionTotals } from "../../gateway/session.ts";
@@ -33,9 +34,9 @@ export function endOfCli(descriptor: CliDescriptor, exit: ExecExit, output: CliO
   const broke = plain.stopReason === "crashed" || rule !== undefined;
   const answered = totals === null || totals.complete > 0;
   const failure = totals?.lastFailure ?? null;
-  if (failure !== null && (rule?.means === "model_error" || (broke && !answered))) throw modelError(descriptor, failure.message);
+  if (failure !== null && broke) throw modelError(descriptor, failure.message);
   if (totals === null && rule?.means === "model_error") throw modelError(descriptor, rule.detail);
-  if (rule?.means === "harness_error") throw harnessError(descriptor, rule.detail);
+  if (rule?.means === "harness_error" && (totals === null || !answered)) throw harnessError(descriptor, rule.detail);
   if (broke && !answered) throw harnessError(descriptor, `${plain.detail} It got no answer of the model: ${lastLine(tail)}`);
   return rule === undefined ? plain : { stopReason: "crashed", detail: rule.detail };
 }

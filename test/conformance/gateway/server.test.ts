@@ -389,6 +389,18 @@ describe("a session", () => {
     await session.close();
   });
 
+  it("forgets a failure of the model server once it has answered again: whoever drove on has not been stopped by it", async () => {
+    const { GatewayFailure } = await import("../../../src/gateway/failure.ts");
+    let up = false;
+    const { session } = await bench.open((job, number) => (up ? says("back")(job, number) : Promise.reject(new GatewayFailure("upstream", "The model server is not there."))));
+    expect((await post(CHAT, BODY, bearer(session))).status).toBe(502);
+    expect(session.totals()).toMatchObject({ failed: 1, lastFailure: { kind: "upstream" } });
+    up = true;
+    await (await post(CHAT, BODY, bearer(session))).text();
+    expect(session.totals()).toMatchObject({ complete: 1, failed: 1, lastFailure: null });
+    await session.close();
+  });
+
   it("is over like one without budget when its log has taken enough: what fills it gets no failure of ours", async () => {
     let full = false;
     const records: unknown[] = [];
