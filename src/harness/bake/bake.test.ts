@@ -1,6 +1,6 @@
-import { execFileSync, spawnSync } from "node:child_process";
+import { execFileSync, spawn, spawnSync } from "node:child_process";
 import { createHash } from "node:crypto";
-import { existsSync, mkdirSync, readdirSync, readFileSync, statSync, writeFileSync } from "node:fs";
+import { existsSync, mkdirSync, readdirSync, readFileSync, readlinkSync, statSync, writeFileSync } from "node:fs";
 import { createServer } from "node:http";
 import type { AddressInfo } from "node:net";
 import { join } from "node:path";
@@ -91,6 +91,17 @@ async function open(): Promise<{ readonly store: LocalImageStore; readonly home:
   return { store: await openImageStore({ home }), home };
 }
 
+/** Processes that work in a directory below this one. */
+function processesAt(directory: string): readonly string[] {
+  return readdirSync("/proc").filter((pid) => {
+    try {
+      return /^\d+$/.test(pid) && readlinkSync(`/proc/${pid}/cwd`).startsWith(directory);
+    } catch {
+      return false;
+    }
+  });
+}
+
 const inProgress = (home: string): readonly string[] => readdirSync(join(home, "images/tmp"));
 const bake = (store: LocalImageStore, registry: Registry, signal?: AbortSignal): Promise<Image> => bakeHarness(store, DESCRIPTOR, { env: registry.env, progress: () => undefined, ...(signal === undefined ? {} : { signal }) });
 
@@ -154,6 +165,36 @@ describe("baking", () => {
     await expect(bake(store, registry, stop.signal)).rejects.toMatchObject({ code: "cancelled" });
     await expect.poll(() => inProgress(home), { timeout: 30_000 }).toEqual([]);
     expect(readdirSync(join(home, "images/layers"))).toEqual([]);
+  });
+
+  it("leaves nothing when its process is killed: what it started dies with it", async () => {
+    const registry = await startRegistry();
+    const home = temporaryDirectory();
+    const asked = new Promise<void>((resolve) => {
+      registry.beforeArchive = () => {
+        resolve();
+        return new Promise(() => undefined);
+      };
+    });
+    const modules = ["../../image/store.ts", "./bake.ts"].map((path) => JSON.stringify(new URL(path, import.meta.url).href));
+    const code = `const [{ openImageStore }, { bakeHarness }] = await Promise.all([import(${modules[0]}), import(${modules[1]})]);
+      await bakeHarness(await openImageStore({ home: ${JSON.stringify(home)} }), ${JSON.stringify(DESCRIPTOR)}, { env: process.env, progress: () => undefined });`;
+    const baking = spawn(process.execPath, ["--import", "tsx", "--input-type=module", "-e", code], { env: { ...registry.env }, stdio: "ignore" });
+    await asked;
+    expect(processesAt(home)).not.toEqual([]);
+    baking.kill("SIGKILL");
+    await expect.poll(() => processesAt(home), { timeout: 30_000 }).toEqual([]);
+    const store = await openImageStore({ home });
+    await store.collect();
+    expect([inProgress(home), readdirSync(join(home, "images/layers"))]).toEqual([[], []]);
+    registry.beforeArchive = () => Promise.resolve();
+    await bake(store, registry);
+  });
+
+  it("is told apart from a host without the tool", async () => {
+    const { store } = await open();
+    const env = { PATH: temporaryDirectory(), HOME: temporaryDirectory() };
+    await expect(bakeHarness(store, DESCRIPTOR, { env, progress: () => undefined })).rejects.toMatchObject({ code: "environment", message: expect.stringContaining("no program npm") as unknown });
   });
 
   it("is taken away like any image, and again when the recipe changes", async () => {
