@@ -106,9 +106,10 @@ class Try {
     let sandbox = await this.#create(root, null);
     await this.#emit({ type: "rollout_leased", sandbox: sandbox.id, image: root.digest, isolation: sandbox.isolation, network: sandbox.spec.network ?? "none" });
     await this.#prepare(sandbox, root);
+    await this.#emit({ type: "rollout_prepared" });
     for (const [index, step] of steps.entries()) {
-      await this.#prepareStep(sandbox, step);
-      await this.#agent(sandbox, step);
+      const broken = await this.#prepareStep(sandbox, root, index);
+      await this.#agent(sandbox, step, broken, index > 0);
       const left = await this.#remains(sandbox, step, root);
       ({ sandbox } = left);
       const last = index === steps.length - 1;
@@ -180,12 +181,29 @@ class Try {
       }
       if (environment.healthcheck !== null) await waitHealthy(sandbox, environment.healthcheck, this.#services.runtime, inner);
     });
-    await this.#emit({ type: "rollout_prepared" });
   }
 
-  /** Files and health check that a step of its own brings. */
-  async #prepareStep(sandbox: Sandbox, step: StepWork): Promise<void> {
+  /**
+   * Files and health check that a step of its own brings. What fails where the agent of an earlier step was, but not in a pristine machine, that agent has broken: it is returned in
+   * words, and what is there will be graded.
+   */
+  async #prepareStep(sandbox: Sandbox, root: RootFilesystem, index: number): Promise<string | null> {
     this.phase = "prepare";
+    const steps = stepsOf(this.#request.task).slice(0, index + 1);
+    try {
+      for (const step of steps.slice(-1)) await this.#setUp(sandbox, step);
+      return null;
+    } catch (error) {
+      if (index === 0 || attribute("prepare", error) !== "task_error") throw error;
+      const pristine = await this.#create(root, null);
+      await this.#prepare(pristine, root);
+      for (const step of steps) await this.#setUp(pristine, step);
+      await pristine.kill();
+      return `The step could not be set up on what earlier ones left: ${toMwError(error).message}`;
+    }
+  }
+
+  async #setUp(sandbox: Sandbox, step: StepWork): Promise<void> {
     const { runtime } = this.#services;
     await withDeadline(runtime, LIMITS.prepareTimeoutMs, `preparing the step ${step.name ?? ""}`, this.#request.signal, async (signal) => {
       if (step.files !== null) {
@@ -201,11 +219,17 @@ class Try {
     });
   }
 
-  async #agent(sandbox: Sandbox, step: StepWork): Promise<void> {
+  /** `broken`: why the agent cannot even begin. `agentWasHere`: an earlier step's has worked in this machine, or on its files. */
+  async #agent(sandbox: Sandbox, step: StepWork, broken: string | null, agentWasHere: boolean): Promise<void> {
     this.phase = "agent";
     // Nothing starts in a rollout that is over: a harness that is only told of an abort would never hear of one that came before it.
     this.#request.signal.throwIfAborted();
     await this.#emit({ type: "rollout_running", step: step.name });
+    if (broken !== null) {
+      this.stopReason = "crashed";
+      await this.#emit({ type: "rollout_ended", step: step.name, stopReason: "crashed", detail: broken, ...NO_WORK, cpuMs: null, frozenMs: 0 });
+      return;
+    }
     const agent = await this.#openSession(sandbox);
     const { runtime, pauseOnThink } = this.#services;
     const pause = pauseOnThink && agent !== null ? new PauseOnThink(sandbox, agent.session, runtime) : null;
@@ -213,7 +237,7 @@ class Try {
     let end;
     let frozenMs = 0;
     try {
-      end = await this.#drive(sandbox, step, agent, pause);
+      end = await this.#drive(sandbox, step, agent, pause, agentWasHere);
     } finally {
       frozenMs = (await pause?.stop()) ?? 0;
       // Before anything of the agent's is collected.
@@ -240,7 +264,7 @@ class Try {
     });
   }
 
-  async #drive(sandbox: Sandbox, step: StepWork, agent: AgentSession | null, pause: PauseOnThink | null): Promise<HarnessEnd> {
+  async #drive(sandbox: Sandbox, step: StepWork, agent: AgentSession | null, pause: PauseOnThink | null, agentWasHere: boolean): Promise<HarnessEnd> {
     const { runtime, budgets, timeoutMultiplier } = this.#services;
     const { harness, recorder, seed, signal, task } = this.#request;
     const timeMs = step.agentTimeoutMs === null ? LIMITS.agentTimeoutMs : step.agentTimeoutMs * timeoutMultiplier;
@@ -265,8 +289,8 @@ class Try {
       });
       return await withDeadline(runtime, timeMs + LIMITS.harnessGraceMs, `the harness ${harness.name}, after being told to stop,`, undefined, () => running);
     } catch (error) {
-      const ownFault = await this.#agentFault(sandbox, error);
-      if (ownFault !== null) return { ...ownFault, turns: 0, promptTokens: 0, completionTokens: 0, modelMs: 0, toolMs: Math.round(runtime.monotonic() - startedAt) };
+      const ownFault = (await this.#agentFault(sandbox, error)) ?? (agentWasHere ? faultOfEarlierStep(error) : null);
+      if (ownFault !== null) return { ...ownFault, ...NO_WORK, toolMs: Math.round(runtime.monotonic() - startedAt) };
       throw error;
     } finally {
       agentTime.clear();
@@ -367,6 +391,14 @@ class Try {
       throw new LogFailure("the log", { cause: error });
     }
   }
+}
+
+const NO_WORK = { turns: 0, promptTokens: 0, completionTokens: 0, modelMs: 0, toolMs: 0 } as const;
+
+/** What keeps a harness that has worked before in this rollout from starting again is what it did there, unless the task's new words are the matter. */
+function faultOfEarlierStep(error: unknown): Pick<HarnessEnd, "stopReason" | "detail"> | null {
+  const { code, message } = toMwError(error);
+  return code === "environment" || AGENT_CAN_CAUSE.has(code) ? { stopReason: "crashed", detail: `What an earlier step left keeps the agent from working: ${message}` } : null;
 }
 
 /** Whether the failure may be the end of the machine. */
