@@ -157,7 +157,12 @@ export const LIMITS = {
   cliOutputBytes: 8 * MiB,
   /** One session log of an agent CLI. */
   cliLogBytes: 64 * MiB,
+  cliLogEntries: 10_000,
+  /** Clearing away what an agent CLI left in its own directory; what takes longer stays. Well within `harnessGraceMs`. */
+  cliClearMs: 10_000,
   healthcheckOutputBytes: 64 * KiB,
   verifierOutputBytes: 16 * MiB,
   artifactBytes: 1 * GiB,
+  /** Files, directories and links of one artifact: they cost the host more than their bytes. */
+  artifactEntries: 100_000,
 } as const;

@@ -47,10 +47,10 @@ async function collectOne(sandbox: Sandbox, rule: ArtifactRule, source: string, 
   taken.add(destination);
   try {
     await mkdir(dirname(target), { recursive: true });
-    const report = await sandbox.files.download(source, target, { exclude: rule.exclude, maxBytes: LIMITS.artifactBytes, signal });
+    const report = await sandbox.files.download(source, target, { exclude: rule.exclude, maxBytes: LIMITS.artifactBytes, maxEntries: LIMITS.artifactEntries, signal });
     return { ...base, status: "collected", entries: report.entries, bytes: report.bytes, refused: report.refused, reason: null };
   } catch (error) {
-    if (error instanceof MwError && ["sandbox_failed", "sandbox_gone", "host_exhausted", "cancelled", "timeout"].includes(error.code)) throw error;
+    if (error instanceof MwError && ["sandbox_failed", "sandbox_gone", "host_exhausted", "cancelled"].includes(error.code)) throw error;
     const code = (error as NodeJS.ErrnoException).code;
     if (code === "ENOSPC" || code === "EDQUOT") throw new MwError("host_exhausted", `cannot store artifacts in ${target}: ${messageOf(error)}`, { cause: error, fix: "free space on the disk that holds the data directory" });
     // What the agent left there cannot be copied; that is recorded and changes no reward.

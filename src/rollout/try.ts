@@ -333,7 +333,7 @@ class Try {
     if (!step.keepsProcesses) await withDeadline(runtime, LIMITS.killProcessesTimeoutMs, "ending the agent's processes", signal, () => sandbox.killProcesses());
     const directory = step.name === null ? recorder.directory : join(recorder.directory, "steps", step.name);
     const workdir = task.environment.workdir ?? root.workdir;
-    const entries = await withDeadline(runtime, LIMITS.collectTimeoutMs, "collecting artifacts", signal, (inner) => collectArtifacts(sandbox, step.artifacts, workdir, directory, inner));
+    const entries = await this.#artifacts(sandbox, step, workdir, directory);
     if (entries.length > 0) await recorder.write(step.name === null ? "artifacts.json" : `artifacts-${step.name}.json`, `${JSON.stringify(entries, null, 2)}\n`);
     await this.#emit({
       type: "rollout_collected",
@@ -341,6 +341,20 @@ class Try {
       artifacts: entries.reduce((sum, entry) => sum + entry.entries, 0),
       artifactBytes: entries.reduce((sum, entry) => sum + entry.bytes, 0),
       refused: entries.reduce((sum, entry) => sum + entry.refused.length, 0),
+    });
+  }
+
+  /** What takes longer than all of them may is not collected: the agent can leave as much as it likes. Only work that does not end on its signal is a failure of ours. */
+  async #artifacts(sandbox: Sandbox, step: StepWork, workdir: string, directory: string): Promise<Awaited<ReturnType<typeof collectArtifacts>>> {
+    const { runtime } = this.#services;
+    const { signal } = this.#request;
+    return await withDeadline(runtime, LIMITS.collectTimeoutMs + LIMITS.harnessGraceMs, "collecting artifacts", signal, async (outer) => {
+      const deadline = startDeadline(runtime, LIMITS.collectTimeoutMs, "collecting the artifacts", outer);
+      try {
+        return await collectArtifacts(sandbox, step.artifacts, workdir, directory, deadline.signal);
+      } finally {
+        deadline.clear();
+      }
     });
   }
 

@@ -188,6 +188,8 @@ export interface TreeOptions {
   /** Names or paths (glob with `*` within one segment, `**` across) left out. */
   readonly exclude?: readonly string[];
   readonly maxBytes?: number;
+  /** Of `download`: files, directories and links. */
+  readonly maxEntries?: number;
   readonly signal?: AbortSignal;
 }
 

@@ -1,3 +1,5 @@
+import { readdirSync, readFileSync } from "node:fs";
+import { join } from "node:path";
 import * as fc from "fast-check";
 import { afterAll, beforeAll, describe, expect, it } from "vitest";
 import { BUDGETS, harnessContext } from "../../../test/support/harness-context.ts";
@@ -103,6 +105,55 @@ describe("any command as an agent", () => {
     await expect(run("true", { endpoint: null })).rejects.toMatchObject({ code: "usage" });
   });
 });
+
+/** What an agent may leave where its CLI's session log is looked for, by what is kept of it. */
+const LOGS: readonly (readonly [what: string, command: string, kept: "nothing" | RegExp])[] = [
+  ["a link into the machine that leads nowhere", "ln -s /etc/shadow /.mw/home/log", "nothing"],
+  // Links are followed in the machine: the host's file of that name is another.
+  ["a link out of the machine", "echo of-the-machine > /etc/machine-id; ln -s /../../../../../etc/machine-id /.mw/home/log", /^of-the-machine\n$/],
+  ["the root of another process", "ln -s /proc/1/root/etc/passwd /.mw/home/log", "nothing"],
+  ["a pipe that nobody writes", "mkfifo /.mw/home/log", "nothing"],
+  ["a device without end", "ln -s /dev/zero /.mw/home/log", "nothing"],
+  ["more bytes than there are", "truncate -s 100G /.mw/home/log", "nothing"],
+  ["the same in a directory", "mkdir /.mw/home/log; truncate -s 100G /.mw/home/log/x", "nothing"],
+  ["more files than anybody reads", "mkdir /.mw/home/log; cd /.mw/home/log; i=0; while [ $i -lt 10001 ]; do : > $i; i=$((i+1)); done", "nothing"],
+  ["its directory moved away", "mv /.mw/home /moved; ln -s /moved /.mw/home; echo moved > /moved/log", /^moved\n$/],
+  ["its directory gone", "rm -rf /.mw/home; : > /.mw/home", "nothing"],
+];
+
+describe("session logs", () => {
+  it.each(LOGS)("that are %s", async (_what, command, kept) => {
+    const sandbox = await machines.make("sh");
+    const { context, recorded } = harnessContext(sandbox, { endpoint: ENDPOINT });
+    try {
+      expect(await cliHarness({ ...genericCli(command), logs: ["log"] }).run(context)).toMatchObject({ stopReason: "finished" });
+      const names = readdirSync(recorded.directory);
+      if (kept === "nothing") expect(names).toEqual([]);
+      else expect(readFileSync(join(recorded.directory, "log"), "utf8")).toMatch(kept);
+      // Nothing is left in the way of a later step.
+      expect((await cliHarness(genericCli("test -f \"$MW_INSTRUCTION_FILE\"")).run(context)).stopReason).toBe("finished");
+    } finally {
+      await sandbox.kill();
+    }
+  });
+
+  it("that take for ever to clear away hold nobody up", async () => {
+    const sandbox = await machines.make("sh");
+    let asked = 0;
+    const files = new Proxy(sandbox.files, { get: (target, name) => (name === "remove" && asked++ > 0 ? () => new Promise(() => undefined) : bound(Reflect.get(target, name), target)) });
+    const { context } = harnessContext(new Proxy(sandbox, { get: (target, name) => (name === "files" ? files : bound(Reflect.get(target, name), target)) }), { endpoint: ENDPOINT, runtime: { ...systemRuntime, sleep: (ms, signal) => systemRuntime.sleep(Math.min(ms, 100), signal) } });
+    try {
+      expect(await cliHarness(genericCli("true")).run(context)).toMatchObject({ stopReason: "finished" });
+      expect(asked).toBe(2);
+    } finally {
+      await sandbox.kill();
+    }
+  });
+});
+
+function bound(value: unknown, target: object): unknown {
+  return typeof value === "function" ? (value as (...args: readonly unknown[]) => unknown).bind(target) : value;
+}
 
 /** An agent in a few lines of shell, for what `mw harness test` looks at. */
 const AGENT = `

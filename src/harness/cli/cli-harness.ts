@@ -8,6 +8,7 @@
  */
 import { createHash } from "node:crypto";
 import { stringify } from "smol-toml";
+import { withDeadline } from "../../core/deadline.ts";
 import { MwError } from "../../core/errors.ts";
 import { LIMITS } from "../../core/limits.ts";
 import type { Sandbox } from "../../sandbox/sandbox.ts";
@@ -82,8 +83,8 @@ async function drive(descriptor: CliDescriptor, options: CliHarnessOptions, cont
     if (signal.aborted) return { ...stopOfSignal(signal), ...counts() };
     throw error;
   } finally {
-    // Fails only when the machine is gone. A later step of the task starts afresh.
-    await sandbox.files.remove(HOME).catch(() => undefined);
+    // Fails when the machine is gone, or holds more than can be cleared away in a while. A later step of the task starts afresh.
+    await withDeadline(context.runtime, LIMITS.cliClearMs, "clearing the CLI's directory away", undefined, () => sandbox.files.remove(HOME)).catch(() => undefined);
   }
 }
 
@@ -190,6 +191,6 @@ async function keepLogs(descriptor: CliDescriptor, { sandbox, recorder, signal }
   for (const log of descriptor.logs) {
     const path = `${HOME}/${log}`;
     if ((await sandbox.files.stat(path).catch(() => null)) === null) continue;
-    await recorder.keep(log, (target) => sandbox.files.download(path, target, { maxBytes: LIMITS.cliLogBytes, signal }).then(() => undefined)).catch((error: unknown) => recorder.note(`the session log ${log} could not be kept: ${String(error)}`));
+    await recorder.keep(log, (target) => sandbox.files.download(path, target, { maxBytes: LIMITS.cliLogBytes, maxEntries: LIMITS.cliLogEntries, signal }).then(() => undefined)).catch((error: unknown) => recorder.note(`the session log ${log} could not be kept: ${String(error)}`));
   }
 }

@@ -321,7 +321,7 @@ class Verification {
     const notes = [...outcome.notes];
     try {
       await mkdir(directory, { recursive: true });
-      const report = await machine.files.download("/logs/verifier", target, { maxBytes: LIMITS.artifactBytes, signal });
+      const report = await machine.files.download("/logs/verifier", target, { maxBytes: LIMITS.artifactBytes, maxEntries: LIMITS.artifactEntries, signal });
       for (const { path, reason } of report.refused.slice(0, 20)) notes.push(`verifier/${path} was not kept: ${reason}`);
     } catch (error) {
       signal.throwIfAborted();

@@ -79,7 +79,7 @@ export class NativeFiles implements SandboxFiles {
 
   async download(from: SandboxPath, to: string, options: TreeOptions = {}): Promise<TreeReport> {
     const maxBytes = options.maxBytes ?? LIMITS.treeBytes;
-    const writer = new HostTreeWriter(to, { maxBytes, maxEntries: LIMITS.treeEntries });
+    const writer = new HostTreeWriter(to, { maxBytes, maxEntries: options.maxEntries ?? LIMITS.treeEntries });
     try {
       for await (const item of this.items(from, options)) writer.take(item);
       const { entries, bytes } = writer.finish();
