@@ -99,7 +99,7 @@ export class TreeWriter {
     }
     const code = await exited;
     if (this.#fatal !== null) throw this.#fatal;
-    if (done === null) throw new MwError("image_failed", `unpacking into ${directory} was interrupted (the unpacker ended with ${code})`);
+    if (done === null) throw brokenOff(`unpacking into ${directory} was interrupted`, code);
     return done;
   }
 }
@@ -154,6 +154,11 @@ export async function removeTree(path: string): Promise<void> {
   for await (const frame of stream("remove", path, ownersArguments())) void frame;
 }
 
+/** Whoever kills the unpacker (the kernel, for memory) says nothing about the image. */
+function brokenOff(what: string, code: string): MwError {
+  return new MwError(code.startsWith("code ") ? "image_failed" : "sandbox_failed", `${what}: the unpacker ended with ${code}`);
+}
+
 async function* stream(command: string, path: string, options: readonly string[] = []): AsyncGenerator<Frame> {
   const child = start(command, path, options, "ignore");
   const exited = exitOf(child);
@@ -165,7 +170,7 @@ async function* stream(command: string, path: string, options: readonly string[]
       yield frame;
     }
     const code = await exited;
-    if (!done || code !== "code 0") throw new MwError("image_failed", `cannot ${command} ${path}: the unpacker ended with ${code}`);
+    if (!done || code !== "code 0") throw brokenOff(`cannot ${command} ${path}`, code);
   } finally {
     child.kill("SIGKILL");
     await exited;
