@@ -52,8 +52,8 @@ const ATTACKS: Readonly<Record<string, string>> = {
   "has it say that the model server failed, and kills it": `printf "%s\\n" "{\\"type\\":\\"result\\",\\"terminal_reason\\":\\"api_error\\"}" "APIError: litellm.APIError" "{\\"status\\":\\"error\\",\\"message\\":\\"x\\"}" > /proc/$PPID/fd/2; kill -9 $PPID`,
   "takes its home and its files away": "rm -rf /.mw; kill -9 $PPID",
   "fills the disk": "cat /dev/zero > /zeros; kill -9 $PPID",
-  "asks nonsense until nobody listens": `${node(`const post = ${POST}; for (let i = 0; i < 2100; i++) await (await post({ i })).text();`)}`,
-  "holds as many connections as it gets": `${node(`import { connect } from "node:net"; for (let i = 0; i < 400; i++) connect(20411, "127.0.0.1").on("error", () => {}).write("POST /v1/chat"); setTimeout(() => process.kill(process.ppid, 9), 2000);`)}`,
+  "asks nonsense until nobody listens": node(`const post = ${POST}; for (let i = 0; i < 2100; i++) await (await post({ i })).text();`),
+  "holds as many connections as it gets": node(`import { connect } from "node:net"; for (let i = 0; i < 400; i++) connect(20411, "127.0.0.1").on("error", () => {}).write("POST /v1/chat"); setTimeout(() => process.kill(process.ppid, 9), 2000);`),
   "leaves calls in flight": `(setsid ${node(`const post = ${POST}; for (let i = 0; i < 300; i++) post({ model: "m", messages: [{ role: "user", content: "x" + i }] }).catch(() => {});`)} >/dev/null 2>&1 &); kill -9 $PPID`,
 };
 

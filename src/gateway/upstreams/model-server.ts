@@ -146,7 +146,7 @@ function readModels(text: string): UpstreamFacts["models"] {
   return data.flatMap((entry: unknown) => {
     const model = record(entry);
     if (typeof model["id"] !== "string") return [];
-    const context = [model["max_model_len"], model["context_length"], model["context_window"], record(model["meta"])["n_ctx"]].find((value) => typeof value === "number");
+    const context = [model["max_model_len"], model["context_length"], model["context_window"], record(model["meta"])["n_ctx"]].find((value) => Number.isSafeInteger(value) && Number(value) > 0);
     return [{ id: model["id"], contextTokens: typeof context === "number" ? context : null }];
   });
 }

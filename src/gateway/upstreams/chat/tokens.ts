@@ -121,8 +121,9 @@ function alternative(entry: unknown): { readonly token: string; readonly logprob
   return { token: typeof token === "string" ? token : "", logprob: typeof logprob === "number" ? logprob : UNLIKELY, bytes: isIds(bytes) ? bytes : null };
 }
 
-function isIds(value: unknown): value is readonly number[] {
-  return Array.isArray(value) && value.every((id) => Number.isSafeInteger(id) && id >= 0);
+/** Ids of tokens, which samples hold in 32 bits with a sign. */
+export function isIds(value: unknown): value is readonly number[] {
+  return Array.isArray(value) && value.every((id) => Number.isInteger(id) && id >= 0 && id <= 0x7fff_ffff);
 }
 
 export function record(value: unknown): Json {

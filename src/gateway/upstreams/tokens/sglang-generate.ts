@@ -34,7 +34,7 @@ export const SGLANG_GENERATE: TokenWire = {
       const { type, status_code: status, message } = record(meta["finish_reason"]);
       // What the scheduler refuses comes in the form of an answer.
       if (type === "abort" && typeof status === "number" && status >= 400) throw new GatewayFailure(status === 503 ? "overloaded" : "upstream", `The model server ended the generation: ${String(message).slice(0, 300)}`);
-      const ids = body["output_ids"] === undefined ? triples(meta["output_token_logprobs"]).map(({ id }) => id) : idsOf(body["output_ids"]);
+      const ids = body["output_ids"] === undefined ? idsOf(triples(meta["output_token_logprobs"]).map(({ id }) => id)) : idsOf(body["output_ids"]);
       const total = typeof meta["completion_tokens"] === "number" ? meta["completion_tokens"] : ids.length;
       const fresh = Math.min(Math.max(total - seen, 0), ids.length);
       seen += fresh;
@@ -70,7 +70,7 @@ function triples(value: unknown): readonly { readonly id: number; readonly logpr
 
 function versionsOf(meta: Readonly<Record<string, unknown>>, total: number): TokenPiece["versions"] {
   const spans = listOf(meta["weight_versions"]).map(record);
-  if (spans.length > 0) return spans.map(({ version, start, end }) => [String(version), Number(end) - Number(start)] as const);
+  if (spans.length > 0) return spans.map(({ version, start, end }) => [String(version), Math.max(0, Number(end) - Number(start)) || 0] as const);
   const version = meta["weight_version"];
   return typeof version === "string" || typeof version === "number" ? [[String(version), total]] : null;
 }

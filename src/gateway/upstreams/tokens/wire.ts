@@ -1,6 +1,7 @@
 /** What the endpoints that take token ids have in common: how they are asked, and what each piece of their answers says. */
 import type { Sampling, TurnRequest } from "../../conversation.ts";
 import { GatewayFailure } from "../../failure.ts";
+import { isIds } from "../chat/tokens.ts";
 
 export interface TokenAsk {
   readonly model: string;
@@ -63,8 +64,8 @@ export function structuredOutputs(format: TurnRequest["responseFormat"]): Record
 }
 
 export function idsOf(value: unknown): readonly number[] {
-  if (!Array.isArray(value) || !value.every((id) => Number.isSafeInteger(id) && id >= 0)) throw new GatewayFailure("upstream", "The model server gave token ids that are none.");
-  return value as readonly number[];
+  if (!isIds(value)) throw new GatewayFailure("upstream", "The model server gave token ids that are none.");
+  return value;
 }
 
 export function finishOf(value: unknown): TokenPiece["finish"] {
