@@ -115,5 +115,11 @@ function buildTypeScript() {
   writeFileSync(stamp, digest);
 }
 
-buildNative();
-if (!nativeOnly) buildTypeScript();
+try {
+  buildNative();
+  if (!nativeOnly) buildTypeScript();
+} catch (error) {
+  if (!["EACCES", "EPERM", "EROFS"].includes(error.code)) throw error;
+  process.stderr.write(`mw: this checkout was changed after it was built, and ${error.path} cannot be written by this user. Have its owner run ./mw once, or use a checkout of your own.\n`);
+  process.exit(3);
+}

@@ -15,7 +15,7 @@ const builder = {
   parse: choiceParser([...BUILDERS]),
   default: "prefix-merge",
   placeholder: BUILDERS.join("|"),
-  brief: "how samples are cut: one a call; one for all calls whose tokens extend each other; or also across short answers that the agent spelt anew (not trained then)",
+  brief: "how samples are cut: per-call, one a call; prefix-merge, one for all calls whose tokens extend each other; realign, also across short answers that the agent spelt anew (not trained then)",
 } as const;
 const runArgument = { parse: textParser, placeholder: "run", brief: "id of a run, a unique beginning of it, or latest" } as const;
 

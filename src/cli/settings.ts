@@ -29,7 +29,7 @@ export const SETTINGS = {
     fallback: "process",
     brief: "what a recorded event survives: the death of any process (process), or also a power cut (power)",
   }),
-  harness: define<string>({ env: "MW_HARNESS", key: "run.harness", parse: textParser, fallback: "bash", brief: "harness (bash, oracle, nop, script, generic, or an agent CLI of mw harness ls), or a comma-separated list drawn from by seed" }),
+  harness: define<string>({ env: "MW_HARNESS", key: "run.harness", parse: textParser, fallback: "bash", brief: "who works on the task: bash, claude-like, codex-like, gemini-like, opencode-like, fenced, drawn, oracle, nop, script, generic or an agent CLI of mw harness ls; of several, separated by commas, each rollout draws one by seed" }),
   upstream: define<string>({ env: "MW_UPSTREAM", key: "run.upstream", parse: textParser, fallback: null, brief: "model server: its base URL, or vllm=, sglang=, openai= and the URL" }),
   model: define<string>({ env: "MW_MODEL", key: "run.model", parse: textParser, fallback: null, brief: "model name sent to the upstream" }),
   tokenizer: define<string>({ env: "MW_TOKENIZER", key: "run.tokenizer", parse: textParser, fallback: null, brief: "directory with the model's tokenizer and chat template: prompts are rendered here and extend the recorded tokens exactly", path: true }),

@@ -1,6 +1,7 @@
 /** One rollout as people read it: its timeline from the log, and what is in its directory. */
 import { readFile, stat } from "node:fs/promises";
 import { join } from "node:path";
+import { z } from "zod";
 import type { RolloutId, RunId } from "../core/ids.ts";
 import type { MessageRecord } from "../harness/harness.ts";
 import { fromLogEvent } from "../rollout/events.ts";
@@ -13,6 +14,9 @@ import { readLog, startOfLog } from "../store/log-reader.ts";
 import type { AppContext } from "./context.ts";
 import { formatBytes, formatDuration, printJson, printLine, printable, styler } from "./output.ts";
 import { failureText } from "./run-summary.ts";
+
+/** As the white-box harnesses keep them; what the id of a call is good for, the order says to people. */
+const toolCallsSchema = z.array(z.object({ function: z.object({ name: z.string(), arguments: z.string() }) }));
 
 /** Of each file at most so much is shown. */
 const SHOWN_BYTES = 256 * 1024;
@@ -89,14 +93,16 @@ async function timelineOf(home: string, run: RunId, id: RolloutId): Promise<read
 function detailOf(fields: Readonly<Record<string, unknown>>): string {
   return Object.entries(fields)
     .filter(([key, value]) => value !== null && key !== "v" && key !== "isolation" && !(key === "try" && value === 1))
-    .map(([key, value]) => `${key}=${typeof value === "string" ? value : JSON.stringify(value)}`)
+    .map(([key, value]) => `${key}=${typeof value === "string" ? value : JSON.stringify(key.endsWith("Ms") ? Math.round(Number(value)) : value)}`)
     .join(" ");
 }
 
 function messageText(line: MessageRecord): string {
   const { role, content, toolCalls } = line;
   const text = typeof content === "string" ? content : content === null ? "" : JSON.stringify(content);
-  return printable(`  ${role}: ${text}${toolCalls === undefined ? "" : `\n    ${JSON.stringify(toolCalls)}`}`);
+  const calls = toolCallsSchema.safeParse(toolCalls ?? []);
+  const called = calls.success ? calls.data.map(({ function: { name, arguments: given } }) => `${name} ${given}`) : [JSON.stringify(toolCalls)];
+  return printable([`  ${role}: ${text}`, ...called.map((line) => `    ${line}`)].join("\n"));
 }
 
 async function commandText(directory: string, line: Readonly<Record<string, unknown>>, all: boolean): Promise<string> {

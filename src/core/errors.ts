@@ -32,7 +32,7 @@ export const ERROR_CATALOGUE = {
   /** A step of an image build or pull failed. */
   image_failed: { exitCode: 1, retryable: false },
   /** The upstream model server failed or answered nonsense. */
-  upstream_failed: { exitCode: 1, retryable: true },
+  upstream_failed: { exitCode: 3, retryable: true },
   /** A registry refused or was unreachable. */
   registry_failed: { exitCode: 1, retryable: true },
   /** A deadline passed. */

@@ -74,7 +74,7 @@ function fixOf({ kind, message, details }: GatewayFailure): string {
   if (/tool.choice|tool-call-parser/i.test(message)) return "The server does not offer tool calls: start vLLM with --enable-auto-tool-choice --tool-call-parser NAME, SGLang with --tool-call-parser NAME.";
   if (details.upstreamStatus === 401 || details.upstreamStatus === 403) return "Set MW_API_KEY to a key that the server accepts, or name a file that holds it.";
   if (kind === "not_found") return "Check --upstream (its base URL up to and including /v1) and --model.";
-  if (PASSING.has(kind)) return "Check that the model server is up and not overloaded, then run `mw resume`.";
+  if (PASSING.has(kind)) return "Check that the model server is up and not overloaded, then run the task again.";
   return "Check --model and the sampling parameters against what the server accepts.";
 }
 

@@ -87,6 +87,11 @@ export class ModelAccess {
     this.service = { port: MODEL_PORT, target: gateway.socketPath };
   }
 
+  /** Null where the server gives them. */
+  get whyNoTokens(): string | null {
+    return this.#facts.reason;
+  }
+
   async session({ label, seed, sandbox, budgets, log }: AgentSessionRequest): Promise<AgentSession> {
     const { model, sampling, requireTokens } = this.config;
     const session = await this.#gateway.open({ label, sandbox, upstream: this.#upstream, model, sampling: samplingOf(sampling, seed), budgets, purpose: requireTokens ? "train" : "evaluate", log, callsBefore: log.lastNumber });

@@ -146,8 +146,11 @@ export async function resumeRun(dependencies: RunDependencies, run: RunId, apiKe
 }
 
 /** After the data directory is ours: the gateway's place belongs to whoever has it. */
-async function openModel({ home, runtime, signal }: RunDependencies, { upstream }: Pick<RunConfig, "upstream">, apiKey: string | null): Promise<ModelAccess | null> {
-  return upstream === null ? null : await ModelAccess.open(home, upstream, apiKey, runtime, signal);
+async function openModel({ home, runtime, signal, observer }: RunDependencies, { upstream }: Pick<RunConfig, "upstream">, apiKey: string | null): Promise<ModelAccess | null> {
+  if (upstream === null) return null;
+  const model = await ModelAccess.open(home, upstream, apiKey, runtime, signal);
+  if (model.whyNoTokens !== null) observer.note(`no exact tokens, so the rollouts cannot be trained on: ${model.whyNoTokens}`);
+  return model;
 }
 
 interface Drive {

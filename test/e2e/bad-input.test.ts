@@ -116,6 +116,7 @@ const CASES: readonly Case[] = [
   { name: "run that does not exist", args: ["show", "run00000000000000000000"], says: ["run00000000000000000000"] },
   { name: "rollout that does not exist", args: ["show", "ro00000000000000000000"], says: ["ro00000000000000000000"] },
   { name: "resume of nothing", args: ["resume", "latest"], says: ["latest"] },
+  { name: "name of nothing", args: ["show", "first-try"], says: ["no run, rollout or session", "first-try"] },
   { name: "export in an unknown format", args: ["export", "latest", "--format", "csv"], says: ["--format", "jsonl", "atif"] },
   { name: "path out of the runs directory as a run", args: ["show", "../../etc"], says: ["../../etc"] },
 ];

@@ -157,6 +157,41 @@ describe("mw run with a program that calls the model by itself", () => {
     expect(await outcomesOf(() => ({ content: "x" }))).toEqual({ scored: 1 });
   });
 
+  it("says that nothing can be trained on, and shows who did what", async () => {
+    const task = writeTask(join(place, "shown"), { name: "test/shown" });
+    const engine = await startEngine([{ calls: [{ command: "mkdir -p /work; echo hello > /work/out" }] }, { content: "done" }], { level: "text" });
+    try {
+      const env = { MW_HOME: home };
+      const { code, stdout, stderr } = await mw(["run", task, "--harness", "bash,claude-like", "-n", "4", "--seed", "1", "--upstream", engine.url, "--model", "m", "--json"], { env });
+      expect(code, stderr).toBe(0);
+      expect(stderr.split("the rollouts cannot be trained on: ").length).toBe(2);
+      const { run, rollouts } = JSON.parse(stdout) as { run: string; rollouts: { rollout: string; harness: string }[] };
+      expect(new Set(rollouts.map(({ harness }) => harness))).toEqual(new Set(["bash", "claude-like"]));
+      const ofRun = (await mw(["show", run, "--all"], { env })).stdout;
+      for (const { rollout, harness } of rollouts) expect(ofRun).toMatch(new RegExp(`^${rollout} .* ${harness} `, "m"));
+      const ofRollout = (await mw(["show", rollouts[0]?.rollout ?? ""], { env })).stdout;
+      expect(ofRollout).toContain('    bash {"command": "mkdir -p /work; echo hello > /work/out"}\n');
+      expect(ofRollout).toMatch(/ modelMs=\d+ /);
+
+      const exported = (out: string): ReturnType<typeof mw> => mw(["export", run, "--format", "safetensors", "--out", out], { env });
+      expect(await exported(join(place, "nowhere", "samples"))).toMatchObject({ code: 2, stderr: expect.stringContaining(`there is no directory ${join(place, "nowhere")}`) as unknown });
+      expect(await exported(place)).toMatchObject({ code: 2, stderr: expect.stringContaining("is a directory") as unknown });
+    } finally {
+      await engine.close();
+    }
+  });
+
+  it("exits as for a host that lacks something when the model does not answer", async () => {
+    const task = writeTask(join(place, "wrong-model"), { name: "test/wrong-model" });
+    const engine = await startEngine(() => ({ status: 404, raw: '{"message":"The model `m` does not exist."}' }));
+    try {
+      const { code, stderr } = await mw(["run", task, "--harness", "bash", "--upstream", engine.url, "--model", "m"], { env: { MW_HOME: home } });
+      expect([code, stderr]).toEqual([3, expect.stringMatching(/does not exist[^]*--model/)]);
+    } finally {
+      await engine.close();
+    }
+  });
+
   it("is not started for training on a server that gives no tokens", async () => {
     const task = writeTask(join(place, "untrained"), { name: "test/untrained" });
     const engine = await startEngine([{ content: "x" }], { level: "text" });

@@ -1,7 +1,7 @@
 /** `mw export`: a run's recorded rollouts as text, or their samples as a file for trainers. */
 import { createWriteStream } from "node:fs";
-import { rename, rm } from "node:fs/promises";
-import { resolve } from "node:path";
+import { rename, rm, stat } from "node:fs/promises";
+import { dirname, resolve } from "node:path";
 import { pipeline } from "node:stream/promises";
 import { MwError } from "../../core/errors.ts";
 import type { Builder } from "../../gateway/samples/sample.ts";
@@ -28,7 +28,7 @@ export async function exportRun(this: AppContext, flags: ExportFlags, name: stri
   const home = loadConfig(this.env, this.cwd).home.value;
   const run = await findRun(home, name);
   const state = await loadRunState(home, run);
-  const out = flags.out === undefined ? null : resolve(this.cwd, flags.out);
+  const out = flags.out === undefined ? null : await writableFile(resolve(this.cwd, flags.out));
   const missing = new MwError("not_found", `${run} has no ${flags.scoredOnly ? "scored" : "recorded"} rollouts to export`, { fix: `mw show ${run} says how far it is` });
   if (![...state.rollouts.values()].some(({ phase, outcome }) => phase === "recorded" && (!flags.scoredOnly || outcome === "scored"))) throw missing;
   const { format } = flags;
@@ -49,6 +49,14 @@ export async function exportRun(this: AppContext, flags: ExportFlags, name: stri
   if (out === null) for await (const line of lines()) this.process.stdout.write(line);
   else await writeWhole(out, lines());
   note(this, `${count} ${count === 1 ? "rollout" : "rollouts"}${out === null ? "" : ` in ${out}`}`);
+}
+
+/** The path again, where a file can be: before a long export, not after it. */
+async function writableFile(path: string): Promise<string> {
+  const isDirectory = async (name: string): Promise<boolean> => (await stat(name).catch(() => null))?.isDirectory() ?? false;
+  if (await isDirectory(path)) throw new MwError("usage", `--out: ${path} is a directory`, { fix: "name a file in it" });
+  if (!(await isDirectory(dirname(path)))) throw new MwError("usage", `--out: there is no directory ${dirname(path)}`, { fix: "make it, or name another file" });
+  return path;
 }
 
 /** There in full or not at all. */

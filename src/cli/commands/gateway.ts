@@ -104,7 +104,7 @@ class Opener {
   #tell(name: string, { number, dialect, status, durationMs, answer, failure }: Call): void {
     if (this.#options.quiet) return;
     const what = failure === null ? `${answer?.usage?.completionTokens ?? "?"} tokens` : `${failure.kind}: ${failure.message}`;
-    note(this.#context, printable(`${name} call ${number} (${dialect}): ${status}, ${what}, ${formatDuration(durationMs)}`));
+    note(this.#context, printable(`${name} call ${number} (${dialect}): ${status} after ${formatDuration(durationMs)}, ${what}`));
   }
 }
 

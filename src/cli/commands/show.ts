@@ -3,7 +3,7 @@ import { readdir, readFile } from "node:fs/promises";
 import { join, resolve } from "node:path";
 import { z } from "zod";
 import { MwError } from "../../core/errors.ts";
-import { isId } from "../../core/ids.ts";
+import { isId, type RunId } from "../../core/ids.ts";
 import type { Builder } from "../../gateway/samples/sample.ts";
 import { findRollout, findRun, rolloutDirectory } from "../../store/run-directory.ts";
 import { runDocument } from "../../rollout/report.ts";
@@ -33,6 +33,16 @@ async function sessionDirectory(context: AppContext, home: string, name: string)
   return null;
 }
 
+/** What is left is a run; a text that names none might have meant a rollout or a session too. */
+async function findNamed(home: string, name: string): Promise<RunId> {
+  try {
+    return await findRun(home, name);
+  } catch (error) {
+    if (!(error instanceof MwError) || error.code !== "not_found" || isId("run", name)) throw error;
+    throw new MwError("not_found", `there is no run, rollout or session ${JSON.stringify(name)} in ${home}`, { fix: error.fix ?? "mw runs lists the runs", cause: error });
+  }
+}
+
 /** Null where no session is. */
 async function nameOfSession(directory: string): Promise<string | null> {
   try {
@@ -58,7 +68,7 @@ export async function show(this: AppContext, flags: ShowFlags, name: string): Pr
     return;
   }
   if (flags.tokens) throw new MwError("usage", `--tokens shows one rollout, and ${JSON.stringify(name)} is none`, { fix: "mw show RUN --all lists the rollouts of a run" });
-  const run = await findRun(home, name);
+  const run = await findNamed(home, name);
   const state = await loadRunState(home, run);
   const times = phaseTimes(state.rollouts.values());
   if (flags.json) {
@@ -78,11 +88,12 @@ export async function show(this: AppContext, flags: ShowFlags, name: string): Pr
     return;
   }
   const right = "right" as const;
+  const drawn = new Set(rollouts.map(({ harness }) => harness)).size > 1;
   printLine(
     this,
     `\n${formatTable(
-      [{ title: "rollout" }, { title: "task" }, { title: "attempt", align: right }, { title: "outcome" }, { title: "reward", align: right }, { title: "stopped" }, { title: "why" }],
-      listed.map((one) => [one.rollout, printable(one.task.name), String(one.attempt), one.outcome ?? one.phase, one.reward === null ? "" : String(one.reward), one.stopReason ?? "", one.error === null ? "" : failureText(one.error).slice(0, 200)]),
+      [{ title: "rollout" }, { title: "task" }, { title: "attempt", align: right }, ...(drawn ? [{ title: "harness" }] : []), { title: "outcome" }, { title: "reward", align: right }, { title: "stopped" }, { title: "why" }],
+      listed.map((one) => [one.rollout, printable(one.task.name), String(one.attempt), ...(drawn ? [one.harness] : []), one.outcome ?? one.phase, one.reward === null ? "" : String(one.reward), one.stopReason ?? "", one.error === null ? "" : failureText(one.error).slice(0, 200)]),
       paint,
     )}`,
   );
