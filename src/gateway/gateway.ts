@@ -10,6 +10,7 @@ import { SessionRegistry, type Asker } from "./server/registry.ts";
 import { startServer, type GatewayServer } from "./server/server.ts";
 import type { Gateway, GatewaySession, SessionOptions } from "./session.ts";
 import { Session } from "./session/session.ts";
+import type { Upstream, UpstreamFacts } from "./upstreams/upstream.ts";
 
 export interface GatewayOptions {
   readonly runtime: Runtime;
@@ -29,6 +30,12 @@ export async function openGateway(options: GatewayOptions): Promise<Gateway> {
   const gateway = new OpenGateway(options);
   await gateway.start();
   return gateway;
+}
+
+/** Throws `unsupported` when what the server gives cannot be trained on. */
+export function expectTokens({ name }: Upstream, { capture, reason }: UpstreamFacts): void {
+  if (capture === "tokens") return;
+  throw new MwError("unsupported", `${name} returns no exact tokens, which training needs: ${reason ?? `its level is ${capture}`}`, { fix: "serve the model with vLLM or SGLang, or leave --require-tokens out" });
 }
 
 class OpenGateway implements Gateway {
@@ -59,11 +66,7 @@ class OpenGateway implements Gateway {
   async open(options: SessionOptions): Promise<GatewaySession> {
     const { runtime } = this.#options;
     const facts = await options.upstream.probe(options.model, AbortSignal.timeout(LIMITS.modelCallMs));
-    if (options.purpose === "train" && facts.capture !== "tokens") {
-      throw new MwError("unsupported", `${options.upstream.name} does not return exact tokens, which training needs: ${facts.reason ?? `it gives ${facts.capture} only`}`, {
-        fix: "serve the model with vLLM or SGLang, or evaluate only",
-      });
-    }
+    if (options.purpose === "train") expectTokens(options.upstream, facts);
     const session = new Session(newId("ses", runtime), newToken(runtime.randomBytes(32)), options, {
       runtime,
       facts,

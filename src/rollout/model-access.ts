@@ -4,7 +4,7 @@ import { MwError } from "../core/errors.ts";
 import { LIMITS } from "../core/limits.ts";
 import type { Runtime } from "../core/runtime.ts";
 import type { Sampling } from "../gateway/conversation.ts";
-import { openGateway } from "../gateway/gateway.ts";
+import { expectTokens, openGateway } from "../gateway/gateway.ts";
 import type { CallLog } from "../gateway/log/call-log.ts";
 import type { Gateway, GatewaySession, SessionBudgets } from "../gateway/session.ts";
 import { directoryDigest } from "../gateway/render/directory-digest.ts";
@@ -68,9 +68,7 @@ export class ModelAccess {
     const upstream = openUpstream(parseUpstreamSpec(config.url, "the run's upstream"), { apiKey, runtime, renderer });
     try {
       const facts = await upstream.probe(config.model, signal);
-      if (config.requireTokens && facts.capture !== "tokens") {
-        throw new MwError("unsupported", `${upstream.name} returns no exact tokens: ${facts.reason ?? `its level is ${facts.capture}`}`, { fix: "serve the model with vLLM or SGLang, or leave --require-tokens out" });
-      }
+      if (config.requireTokens) expectTokens(upstream, facts);
       const gateway = await openGateway({ runtime, socketPath: gatewaySocket(home), port: null });
       return new ModelAccess({ ...config, tokenizer: tokenizer === null ? null : { ...tokenizer, digest } }, facts, upstream, gateway);
     } catch (error) {

@@ -5,7 +5,7 @@ import { tmpdir } from "node:os";
 import { join, resolve } from "node:path";
 import { MwError } from "../../core/errors.ts";
 import type { Call, CallSink } from "../../gateway/call.ts";
-import { openGateway } from "../../gateway/gateway.ts";
+import { expectTokens, openGateway } from "../../gateway/gateway.ts";
 import { CallLog } from "../../gateway/log/call-log.ts";
 import type { Gateway, GatewaySession } from "../../gateway/session.ts";
 import { Renderer } from "../../gateway/render/renderer.ts";
@@ -35,7 +35,9 @@ export async function gateway(this: AppContext, flags: GatewayFlags): Promise<vo
   const logs: CallLog[] = [];
   let open: Gateway | null = null;
   try {
-    const { capture, reason } = await upstream.probe(model, new AbortController().signal);
+    const facts = await upstream.probe(model, new AbortController().signal);
+    if (flags.requireTokens) expectTokens(upstream, facts);
+    const { capture, reason } = facts;
     const opener = new Opener(this, { upstream, model, quiet: flags.quiet, purpose: flags.requireTokens ? "train" : "evaluate", directory: flags.dir === undefined ? join(config.home.value, "gateway") : resolve(this.cwd, flags.dir), durability: config.get("durability") ?? "process", logs });
     open = await openGateway({ runtime: this.runtime, socketPath: join(place, "socket"), port: flags.port, ...(flags.session === undefined ? { openFor: (key) => opener.open(nameOf(key)) } : {}) });
     opener.gateway = open;
