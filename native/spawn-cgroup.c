@@ -25,6 +25,8 @@ enum hierarchy { H_MEMORY, H_PIDS, H_CPU, H_UNIFIED, HIERARCHIES };
 static int parents[HIERARCHIES] = {-1, -1, -1, -1};
 static char parent_paths[HIERARCHIES][PATH_BYTES];
 enum { CPU_PERIOD_US = 100000 };
+/* A group that we could have used holds processes of its own, and so hands no controller on. */
+static bool occupied;
 
 static int put(int dir, const char *path, const char *text)
 {
@@ -131,9 +133,23 @@ static bool has_controller(int dir, const char *name)
 	return false;
 }
 
-/* One at a time: a controller that cannot be had does not keep the others away. */
+/* Only the top of the whole hierarchy, which has no type, may hold processes and hand controllers on as well. */
+static bool holds_processes(int dir)
+{
+	char text[64];
+	return faccessat(dir, "cgroup.type", F_OK, 0) == 0 && get(dir, "cgroup.procs", text, sizeof text) > 0;
+}
+
+/*
+ * One at a time: a controller that cannot be had does not keep the others away. Not where processes are: memory would be refused, and the others would be
+ * handed on to threads alone, after which no group of processes can be made there.
+ */
 static void enable_controllers(int dir)
 {
+	if (holds_processes(dir)) {
+		if (faccessat(dir, "cgroup.subtree_control", W_OK, AT_EACCESS) == 0) occupied = true;
+		return;
+	}
 	put(dir, "cgroup.subtree_control", "+memory");
 	put(dir, "cgroup.subtree_control", "+pids");
 	put(dir, "cgroup.subtree_control", "+cpu");
@@ -170,14 +186,14 @@ static int try_v2(const char *base)
 }
 
 /*
- * As root the top of the hierarchy; else, or where the top is not ours to use, our own group or one above it. A group with processes of its own cannot hand
+ * The top of the hierarchy, as this process sees it; where that is not ours to use, our own group or one above it. A group with processes of its own cannot hand
  * controllers on, so the nearest is often not the best: the first with the most controllers is taken.
  */
 static void start_v2(const char *mount_point)
 {
 	char own[PATH_BYTES] = "", base[PATH_BYTES * 2], best[PATH_BYTES * 2] = "";
-	int most = -1;
-	if (S.privileged && (most = try_v2(mount_point)) >= 0) snprintf(best, sizeof best, "%s", mount_point);
+	int most = try_v2(mount_point);
+	if (most >= 0) snprintf(best, sizeof best, "%s", mount_point);
 	own_group(own, sizeof own);
 	while (most < 3 && own[0] && strcmp(own, "/") != 0) {
 		if (parents[H_UNIFIED] >= 0) {
@@ -231,6 +247,17 @@ void cgroups_start(void)
 	/* Both files exist in every group but the root: ours tells whether the kernel has them. */
 	S.freezer = parents[H_UNIFIED] >= 0 && faccessat(parents[H_UNIFIED], "cgroup.freeze", F_OK, 0) == 0;
 	S.groups_kill = parents[H_UNIFIED] >= 0 && faccessat(parents[H_UNIFIED], "cgroup.kill", F_OK, 0) == 0;
+}
+
+const char *cgroups_missing(void)
+{
+#define NONE "no control group hierarchy of this host has the controller and can be written; "
+	if (occupied)
+		return NONE "the group at the top of /sys/fs/cgroup, as seen from here, holds processes and so cannot hand controllers on, as in most containers: as root, "
+			    "mkdir /sys/fs/cgroup/init; for p in $(cat /sys/fs/cgroup/cgroup.procs); do echo $p > /sys/fs/cgroup/init/cgroup.procs; done";
+	if (!S.privileged) return NONE "with systemd, start it by: systemd-run --user --scope -p Delegate=yes mw ...; in a container, mount /sys/fs/cgroup writable";
+	return NONE "with systemd, delegate it (Delegate=yes), in a container, mount /sys/fs/cgroup writable";
+#undef NONE
 }
 
 /* The hierarchy that a controller's files are in. */
@@ -429,8 +456,9 @@ static void usage_v2(const struct machine *machine, struct usage *usage, bool me
 	usage->memory_known = get_number(dir, "memory.current", &usage->total_bytes);
 	usage->peak_known = get_number(dir, "memory.peak", &usage->peak_bytes);
 	if (usage->memory_known && get(dir, "memory.stat", text, sizeof text) > 0) {
-		uint64_t shmem = keyed(text, "shmem"), kernel = keyed(text, "kernel"), reclaimable = keyed(text, "slab_reclaimable");
-		usage->process_bytes = keyed(text, "anon") + (kernel > reclaimable ? kernel - reclaimable : 0) + (shmem > scratch ? shmem - scratch : 0);
+		/* Most of `slab` are inodes and names of files, those of the scratch among the unreclaimable ones: the disk limit bounds them. `kernel` is there since Linux 5.18. */
+		uint64_t shmem = keyed(text, "shmem"), kernel = keyed(text, "kernel"), slab = keyed(text, "slab");
+		usage->process_bytes = keyed(text, "anon") + (kernel > slab ? kernel - slab : 0) + (shmem > scratch ? shmem - scratch : 0);
 	}
 	if (get(dir, "memory.events", text, sizeof text) > 0) usage->oom_kills = keyed(text, "oom_kill");
 	if (!memory_only) {
@@ -449,22 +477,49 @@ void cgroup_usage(const struct machine *machine, struct usage *usage, bool memor
 	usage->memory_bytes = usage->process_bytes;
 }
 
-/* v1 tells through an eventfd when the whole use crosses the memory limit; below it, processes alone cannot be over it. -1: poll instead. */
-int cgroup_watch_memory(struct machine *machine)
+/* v2 has no threshold that only tells. `memory.high` does not refuse memory, it tells and slows down; so it is lifted as soon as it has told. */
+void cgroup_memory_alarm(struct machine *machine, bool set)
 {
-	if (S.cgroups != CGROUPS_V1) return -1;
-	int dir = group_open(machine->group, H_MEMORY);
-	if (dir < 0) return -1;
+	if (S.cgroups != CGROUPS_V2 || machine->memory_alarm == set) return;
+	char text[32];
+	snprintf(text, sizeof text, "%llu", (unsigned long long)machine->memory_bytes);
+	if (set_limit(machine, H_MEMORY, "memory.high", set ? text : "max") == 0) machine->memory_alarm = set;
+}
+
+/* Until then the descriptor is not ready again. */
+void cgroup_memory_told(int fd)
+{
+	char text[512];
+	if (S.cgroups == CGROUPS_V2 ? pread(fd, text, sizeof text, 0) < 0 : read(fd, text, sizeof(uint64_t)) < 0) return;
+}
+
+static int watch_v1(int dir, uint64_t bytes)
+{
 	int event = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	int usage = openat(dir, "memory.usage_in_bytes", O_RDONLY | O_CLOEXEC);
 	char text[96];
-	snprintf(text, sizeof text, "%d %d %llu", event, usage, (unsigned long long)machine->memory_bytes);
+	snprintf(text, sizeof text, "%d %d %llu", event, usage, (unsigned long long)bytes);
 	int result = event >= 0 && usage >= 0 ? put(dir, "cgroup.event_control", text) : -1;
 	if (usage >= 0) close(usage);
+	if (result < 0) close_fd(&event);
+	return event;
+}
+
+/*
+ * A descriptor that becomes ready (v1: EPOLLIN of an eventfd, v2: EPOLLPRI of `memory.events`) when the whole use crosses the memory limit; below it, processes
+ * alone cannot be over it. -1: poll instead.
+ */
+int cgroup_watch_memory(struct machine *machine)
+{
+	int dir = group_open(machine->group, H_MEMORY);
+	if (dir < 0) return -1;
+	int fd = S.cgroups == CGROUPS_V1 ? watch_v1(dir, machine->memory_bytes) : openat(dir, "memory.events", O_RDONLY | O_CLOEXEC);
 	close(dir);
-	if (result == 0) return keep_fd(event);
-	if (event >= 0) close(event);
-	return -1;
+	if (fd < 0 || S.cgroups == CGROUPS_V1) return fd < 0 ? -1 : keep_fd(fd);
+	cgroup_memory_told(fd);
+	cgroup_memory_alarm(machine, true);
+	if (!machine->memory_alarm) close_fd(&fd);
+	return fd < 0 ? -1 : keep_fd(fd);
 }
 
 static int kill_one(pid_t pid, void *context)

@@ -44,8 +44,7 @@ static void pressed(struct source *source, uint32_t events)
 {
 	(void)events;
 	struct machine *machine = (struct machine *)((char *)source - offsetof(struct machine, pressure));
-	uint64_t count;
-	if (read(source->fd, &count, sizeof count) < 0) return;
+	cgroup_memory_told(source->fd);
 	heat(machine, now_ms());
 }
 
@@ -54,7 +53,7 @@ void memory_watch_start(struct machine *machine)
 	if (!S.memory_enforced) return;
 	machine->pressure.fd = cgroup_watch_memory(machine);
 	machine->pressure.handle = pressed;
-	if (machine->pressure.fd < 0 || watch(&machine->pressure, EPOLLIN) < 0) heat(machine, now_ms() + POLL_MS);
+	if (machine->pressure.fd < 0 || watch(&machine->pressure, S.cgroups == CGROUPS_V2 ? EPOLLPRI : EPOLLIN) < 0) heat(machine, now_ms() + POLL_MS);
 }
 
 void memory_watch_stop(struct machine *machine)
@@ -149,6 +148,8 @@ static void check(struct machine *machine, uint64_t now)
 	if (above) protect_init(machine);
 	else machine->protected_to = 0; /* numbers may have gone round by the next time */
 	if (usage.memory_known && usage.process_bytes > machine->memory_bytes) enforce(machine);
+	/* Slowed down no longer than until init is protected. */
+	cgroup_memory_alarm(machine, !above && machine->pressure.fd >= 0);
 	if (above) heat(machine, now + HOT_MS);
 	else if (machine->pressure.fd < 0) heat(machine, now + POLL_MS);
 	else cool(machine);

@@ -131,8 +131,7 @@ static void put_missing(wire_writer *writer, bool present, const char *name, con
 
 void send_hello(void)
 {
-	static const char NO_GROUPS[] = "no control group hierarchy of this host has the controller and can be written; with systemd, delegate it (Delegate=yes), in a "
-					"container, mount /sys/fs/cgroup writable";
+	const char *no_groups = cgroups_missing();
 	wire_writer writer = begin(8192);
 	wire_begin(&writer, EVENT_HELLO, 0);
 	wire_put_u64(&writer, HELLO_EPOCH, S.epoch);
@@ -147,9 +146,9 @@ void send_hello(void)
 	wire_put_u64(&writer, HELLO_PUBLIC, slirp_missing() == NULL);
 	put_missing(&writer, S.userns_works, "userns", S.userns_reason);
 	put_missing(&writer, S.privileged || S.multiple_ids, "users", S.users_reason);
-	put_missing(&writer, S.memory_enforced, "memory", NO_GROUPS);
-	put_missing(&writer, S.pids_enforced, "pids", NO_GROUPS);
-	put_missing(&writer, S.cpu_enforced, "cpu", NO_GROUPS);
+	put_missing(&writer, S.memory_enforced, "memory", no_groups);
+	put_missing(&writer, S.pids_enforced, "pids", no_groups);
+	put_missing(&writer, S.cpu_enforced, "cpu", no_groups);
 	put_missing(&writer, S.freezer, "freeze", "no cgroup v2 hierarchy is mounted and writable (Linux 5.2 or later has cgroup.freeze)");
 	put_missing(&writer, slirp_missing() == NULL, "public", slirp_missing());
 	finish(&writer);

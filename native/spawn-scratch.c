@@ -17,6 +17,7 @@
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <sys/sysinfo.h>
+#include <sys/xattr.h>
 
 int clone_mount(int dir, const char *path, int userns, struct failure *failure)
 {
@@ -111,6 +112,24 @@ static uint64_t inodes(uint64_t disk_bytes)
 {
 	uint64_t count = disk_bytes / 4096;
 	return count < 16384 ? 16384 : count > 2097152 ? 2097152 : count;
+}
+
+/*
+ * An ordinary user's overlay marks directories with `user.*` attributes, which a tmpfs keeps since Linux 6.6. Without the marks nothing inside could move a
+ * directory, or make one again that was removed: such machines would mislead, so none are made.
+ */
+int scratch_probe(struct failure *failure)
+{
+	if (S.privileged) return 0;
+	int fs = k_fsopen("tmpfs"), mount = -1, top = -1, error = 0;
+	if (fs >= 0 && k_fsconfig(fs, MW_FSCONFIG_CMD_CREATE, NULL, NULL) == 0) mount = k_fsmount(fs, 0);
+	if (mount >= 0) top = openat(mount, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	if (top < 0 || fsetxattr(top, "user.overlay.probe", "y", 1, 0) < 0) error = errno;
+	close_fd(&top), close_fd(&mount), close_fd(&fs);
+	if (error == EOPNOTSUPP)
+		return fail_code(failure, "environment", "as an ordinary user they need Linux 6.6 or later, whose tmpfs keeps the attributes (user.*) that let directories be moved and "
+				 "replaced inside; run mw as root, or update the kernel");
+	return error ? fail_errno(failure, error, "making a tmpfs") : 0;
 }
 
 static int mount_tmpfs(const char *where, uint64_t disk_bytes)

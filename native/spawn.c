@@ -377,7 +377,7 @@ static void start(void)
 	leave_host_mounts();
 	cgroups_start();
 	sweep();
-	if (root_start(&failure) < 0 || nursery_make(&failure) < 0) die(3, "%s", failure.message);
+	if (scratch_probe(&failure) < 0 || root_start(&failure) < 0 || nursery_make(&failure) < 0) die(3, "%s", failure.message);
 	userns_probe();
 }
 

@@ -113,6 +113,7 @@ struct machine {
 	/* memory watch */
 	struct source pressure;
 	bool memory_hot;
+	bool memory_alarm; /* v2: `memory.high` is set */
 	uint64_t memory_next_ms;
 	pid_t protected_to; /* processes up to this number go before init when memory runs out */
 	struct machine *next_hot;
@@ -284,6 +285,7 @@ int netns_make(struct failure *failure);
 
 /* spawn-scratch.c */
 /* Attached at `DIRECTORY/s`, with what every machine has in it. */
+int scratch_probe(struct failure *failure);
 int scratch_make(const char *directory, struct failure *failure);
 void scratch_detach(const char *directory, int *scratch);
 int scratch_fit(struct machine *machine, const struct create_request *request, struct failure *failure);
@@ -295,6 +297,8 @@ void scratch_check_full(struct machine *machine);
 
 /* spawn-cgroup.c */
 void cgroups_start(void);
+/* Why a controller that is not enforced is not, and the remedy. */
+const char *cgroups_missing(void);
 /* Whether this host has a group for it only where one is asked for. */
 bool cgroup_cpu_extra(void);
 int cgroup_make(const char *name, bool cpu, int procs[PLAN_CGROUPS], int *count, int *unified, struct failure *failure);
@@ -317,6 +321,8 @@ struct usage {
 };
 void cgroup_usage(const struct machine *machine, struct usage *usage, bool memory_only);
 int cgroup_watch_memory(struct machine *machine);
+void cgroup_memory_told(int fd);
+void cgroup_memory_alarm(struct machine *machine, bool set);
 
 /* spawn-memory.c */
 void memory_watch_start(struct machine *machine);

@@ -41,7 +41,7 @@ function kernel(): Probe {
   const [major = 0, minor = 0] = release().split(".").map(Number);
   const enough = major > 5 || (major === 5 && minor >= 12);
   if (enough) return ok("kernel", `Linux ${release()}`);
-  return { name: "kernel", state: "failed", detail: `Linux ${release()} is too old`, fix: "Use Linux 5.12 or newer (id-mapped mounts); 5.19 or newer for images as an ordinary user." };
+  return { name: "kernel", state: "failed", detail: `Linux ${release()} is too old`, fix: "Use Linux 5.12 or newer; 6.3 or newer gives each machine of root user ids of its own, ordinary users need 6.6." };
 }
 
 /** Settings that forbid user namespaces to ordinary users, each by its name. */
@@ -75,12 +75,21 @@ async function enforced(home: string): Promise<readonly Probe[]> {
     const backend = await openNativeBackend({ home });
     const { capabilities } = backend;
     await backend.close();
-    return [ok("backend", `${capabilities.isolation.profile}, ${capabilities.isolation.privileged ? "as root" : "as an ordinary user"}`), ...capabilityProbes(capabilities)];
+    return [ok("backend", `${capabilities.isolation.profile}, ${capabilities.isolation.privileged ? "as root" : "as an ordinary user"}`), ownIds(capabilities), ...capabilityProbes(capabilities)];
   } catch (error) {
     const { code, message, fix } = toMwError(error);
     if (code === "busy") return [ok("backend", `in use: ${message}`)];
     return [{ name: "backend", state: "failed", detail: message, fix: fix ?? null }];
   }
+}
+
+/** Whether each machine has user ids that nobody else has; without them its root is the user who makes machines, held by the rest of the isolation alone. */
+function ownIds({ isolation, missing }: Capabilities): Probe {
+  const name = "own user ids";
+  if (isolation.profile === "namespaces") {
+    return { name, state: "absent", detail: `root inside a machine is root of this host, less its capabilities and system calls: ${missing["userns"] ?? "user namespaces do not work here"}`, fix: "Do what the reason names, or run hostile agents in a virtual machine; runs record the profile (namespaces)." };
+  }
+  return isolation.privileged ? ok(name, "each machine has 65536 of its own") : ok(name, "those of this user, shared by its machines");
 }
 
 function capabilityProbes(capabilities: Capabilities): readonly Probe[] {
