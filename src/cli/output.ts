@@ -72,9 +72,9 @@ export function formatTable(columns: readonly Column[], rows: readonly (readonly
 
 /** Text that came from outside, safe for a terminal: control characters (escape sequences among them) are shown, not obeyed. */
 export function printable(text: string): string {
-  // Everything below space except newline and tab, delete, and the C1 range.
+  // Everything below space except newline and tab, delete, the C1 range, and what turns the direction of writing.
   // oxlint-disable-next-line no-control-regex -- these are what is looked for
-  return text.replaceAll(/[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u202a-\u202e\u2066-\u2069]/g, (char) => {
+  return text.replaceAll(/[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]/g, (char) => {
     const code = char.codePointAt(0) ?? 0;
     return code < 0x100 ? `\\x${code.toString(16).padStart(2, "0")}` : `\\u${code.toString(16).padStart(4, "0")}`;
   });

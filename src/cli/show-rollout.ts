@@ -40,7 +40,7 @@ export async function showRollout(context: AppContext, home: string, run: RunId,
   const title = (text: string): void => printLine(context, `\n${paint("bold", text)}`);
   printLine(context, `${id} of run ${run}`);
   printLine(context, `task ${printable(state.task.name)} (${printable(state.task.family)}), attempt ${state.attempt}, harness ${state.harness}, seed ${state.seed}`);
-  printLine(context, `outcome ${state.outcome ?? `none yet (${state.phase})`}, reward ${state.reward ?? "none"}${Object.keys(state.rewards).length > 1 ? ` ${JSON.stringify(state.rewards)}` : ""}, stopped: ${state.stopReason ?? "-"}, try ${state.try}`);
+  printLine(context, `outcome ${state.outcome ?? `none yet (${state.phase})`}, reward ${state.reward ?? "none"}${Object.keys(state.rewards).length > 1 ? ` ${printable(JSON.stringify(state.rewards))}` : ""}, stopped: ${state.stopReason ?? "-"}, try ${state.try}`);
   if (state.error !== null) printLine(context, `${paint("red", state.error.code)}: ${failureText(state.error)}`);
   printLine(context, `files ${directory}`);
 

@@ -72,7 +72,8 @@ function callTable({ calls, trace }: RolloutTokens, paint: Paint): string {
         String(call.tokens?.promptIds.length ?? call.answer?.usage?.promptTokens ?? ""),
         String(call.tokens?.completionIds.length ?? call.answer?.usage?.completionTokens ?? ""),
         formatDuration(call.durationMs),
-        [...new Set(versions)].join(", "),
+        // As the model server calls them.
+        printable([...new Set(versions)].join(", ")).replaceAll(/\s+/g, " ").slice(0, 60),
       ];
     }),
     paint,
