@@ -4,6 +4,7 @@ import { MwError } from "../core/errors.ts";
 import { newId, type RunId } from "../core/ids.ts";
 import { LIMITS } from "../core/limits.ts";
 import type { Runtime } from "../core/runtime.ts";
+import { tellWhenSlow } from "../core/tell-when-slow.ts";
 import type { ImageBuilder } from "../build/builder.ts";
 import type { AgentOptions } from "../harness/agent/agent.ts";
 import type { Harness } from "../harness/harness.ts";
@@ -148,7 +149,7 @@ export async function resumeRun(dependencies: RunDependencies, run: RunId, apiKe
 /** After the data directory is ours: the gateway's place belongs to whoever has it. */
 async function openModel({ home, runtime, signal, observer }: RunDependencies, { upstream }: Pick<RunConfig, "upstream">, apiKey: string | null): Promise<ModelAccess | null> {
   if (upstream === null) return null;
-  const model = await ModelAccess.open(home, upstream, apiKey, runtime, signal);
+  const model = await tellWhenSlow(runtime, () => observer.activity?.(`waiting for the model ${upstream.model} at ${upstream.url}: asked for one token`), ModelAccess.open(home, upstream, apiKey, runtime, signal));
   if (model.whyNoTokens !== null) observer.note(`no exact tokens, so the rollouts cannot be trained on: ${model.whyNoTokens}`);
   return model;
 }

@@ -4,6 +4,7 @@ import { mkdir, mkdtemp, rm } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join, resolve } from "node:path";
 import { MwError } from "../../core/errors.ts";
+import { tellWhenSlow } from "../../core/tell-when-slow.ts";
 import type { Call, CallSink } from "../../gateway/call.ts";
 import { expectTokens, openGateway } from "../../gateway/gateway.ts";
 import { CallLog } from "../../gateway/log/call-log.ts";
@@ -35,7 +36,7 @@ export async function gateway(this: AppContext, flags: GatewayFlags): Promise<vo
   const logs: CallLog[] = [];
   let open: Gateway | null = null;
   try {
-    const facts = await upstream.probe(model, new AbortController().signal);
+    const facts = await tellWhenSlow(this.runtime, () => flags.quiet || note(this, `waiting for the model ${printable(model)} at ${spec.url}: asked for one token`), upstream.probe(model, new AbortController().signal));
     if (flags.requireTokens) expectTokens(upstream, facts);
     const { capture, reason } = facts;
     const opener = new Opener(this, { upstream, model, quiet: flags.quiet, purpose: flags.requireTokens ? "train" : "evaluate", directory: flags.dir === undefined ? join(config.home.value, "gateway") : resolve(this.cwd, flags.dir), durability: config.get("durability") ?? "process", logs });

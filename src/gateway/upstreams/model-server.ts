@@ -137,7 +137,7 @@ function fixOf(failure: GatewayFailure): string {
   if (upstreamStatus === 401 || upstreamStatus === 403) return "Set MW_API_KEY, or name a file that holds the key with --api-key-file.";
   if (failure.kind === "not_found") return "Check --upstream (its base URL up to and including /v1) and --model.";
   if (failure.kind === "refused_by_upstream") return "Check --model and what the server says about the request.";
-  return "Check that the model server is up and not overloaded.";
+  return "Check --upstream, and that the model server is up and not overloaded.";
 }
 
 function readModels(text: string): UpstreamFacts["models"] {
