@@ -39,6 +39,7 @@ struct connection {
 };
 
 static struct connection *connections; /* all, so that a machine's end finds its own */
+static uint64_t connection_count;
 
 static void connection_close(struct connection *connection)
 {
@@ -59,6 +60,7 @@ static void connection_close(struct connection *connection)
 	if (connection->next) connection->next->previous = connection->previous;
 	struct service *service = connection->service;
 	connection->machine->connections--;
+	connection_count--;
 	if (service->paused && service->source.fd >= 0) {
 		service->paused = false;
 		rewatch(&service->source, EPOLLIN);
@@ -195,7 +197,14 @@ static void connection_start(struct service *service, int inside)
 	if (connections) connections->previous = connection;
 	connections = connection;
 	service->machine->connections++;
+	connection_count++;
 	step(connection);
+}
+
+/* One that has its share keeps it, and waits for one of its own to close: many machines at once must not leave a neighbour without any. */
+static bool has_its_share(const struct machine *machine)
+{
+	return machine->connections >= CONNECTIONS_PER_MACHINE || (connection_count >= S.shared_connections && machine->connections >= CONNECTIONS_ASSURED);
 }
 
 static void service_ready(struct source *source, uint32_t events)
@@ -203,7 +212,7 @@ static void service_ready(struct source *source, uint32_t events)
 	(void)events;
 	struct service *service = (struct service *)source;
 	for (int i = 0; i < 16; i++) {
-		if (service->machine->connections >= CONNECTIONS_PER_MACHINE) {
+		if (has_its_share(service->machine)) {
 			/* The others wait in the backlog until one closes. */
 			service->paused = true;
 			rewatch(source, 0);

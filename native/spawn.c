@@ -257,6 +257,7 @@ static void raise_file_limit(void)
 	setrlimit(RLIMIT_NOFILE, &files);
 	if (files.rlim_max < 1024) die(3, "the limit of open files is %llu, less than 1024: raise it (ulimit -n)", (unsigned long long)files.rlim_max);
 	S.open_files = files.rlim_max < 65536 ? files.rlim_max : 65536;
+	S.shared_connections = files.rlim_max < 8 * SHARED_CONNECTIONS_MAX ? files.rlim_max / 8 : SHARED_CONNECTIONS_MAX;
 }
 
 /* Scratch file systems are attached here and nowhere else; mounts of the host still arrive. */

@@ -33,6 +33,10 @@ enum {
 	SLOTS = MACHINES_MAX,
 	SERVICE_TARGET_BYTES = 108,
 	CONNECTIONS_PER_MACHINE = 256,
+	/* What a machine has whatever the others hold. */
+	CONNECTIONS_ASSURED = 16,
+	/* Half of what the gateway takes (`gatewayConnections`). */
+	SHARED_CONNECTIONS_MAX = 32768,
 	/* How many machines wait ready-made: a burst of that many is served from them. */
 	BLANKS = 16,
 	/* Answers and events that the controller has not read; beyond it the spawner stops reading requests. */
@@ -156,6 +160,8 @@ struct spawner {
 	int machine_count; /* running or ending */
 	char hash[16]; /* of the data directory, for names outside it */
 	uint64_t open_files;
+	/* Service connections of all machines, beyond which each has those assured and no more: at most a quarter of the open files here, an eighth of the controller's. */
+	uint64_t shared_connections;
 };
 
 extern struct spawner S;

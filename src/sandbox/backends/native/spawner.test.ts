@@ -472,6 +472,33 @@ describe("services", () => {
     expect(traces()).toEqual(NOTHING);
   });
 
+  test("machines that hold all the connections they get leave neighbours theirs, and files to make machines with", async () => {
+    const program = join(base ??= mkdtempSync(join(tmpdir(), "mw-spawner-")), "few-files");
+    writeFileSync(program, `#!/bin/sh\nulimit -n 1024\nexec ${PROGRAMS.spawn} "$@"\n`, { mode: 0o755 });
+    await start({ program });
+    const held = new Map<string, number>();
+    const path = await target("held.sock", (socket) => {
+      socket.on("error", () => undefined);
+      socket.once("data", (line: Buffer) => {
+        const machine = line.toString().split(" ")[1] ?? "";
+        held.set(machine, (held.get(machine) ?? 0) + 1);
+        if (machine === "neighbour") socket.end("served\n");
+      });
+    });
+    const services = [{ port: 8080, target: path }];
+    const greedy = ["a", "b", "c", "d"];
+    for (const id of greedy) {
+      await create({ id, services });
+      void sh(id, "i=0; while [ $i -lt 300 ]; do sleep 1000 | nc 127.0.0.1 8080 & i=$((i+1)); done; touch /asked; wait").catch(() => undefined);
+    }
+    for (const id of greedy) await sh(id, "while ! test -e /asked; do sleep 0.1; done");
+    await until(() => greedy.every((id) => (held.get(id) ?? 0) >= 16), "each has what it is assured of");
+    await create({ id: "neighbour", services });
+    for (let round = 0; round < 20; round++) expect(await sh("neighbour", "echo x | nc 127.0.0.1 8080")).toBe("served\n");
+    const all = greedy.reduce((sum, id) => sum + (held.get(id) ?? 0), 0);
+    expect(all).toBeLessThanOrEqual(128 + 4 * 16);
+  });
+
   test("a target that is not there is a reset, not a hang", async () => {
     await start();
     await create({ id: "a", services: [{ port: 8080, target: "/tmp/nobody-listens-here" }] });
