@@ -15,8 +15,6 @@ export interface KillOptions {
   readonly kills: number;
   readonly concurrency: number;
   readonly seed: string;
-  /** Longest time between a start and its kill. */
-  readonly withinMs: number;
 }
 
 interface LoggedEvent {
@@ -32,11 +30,11 @@ export async function killAndResume(options: KillOptions): Promise<void> {
   let run: string | null = null;
   for (let kill = 0; kill < options.kills; kill++) {
     const child = start(home, run === null ? args : ["resume", run, "--json", "--quiet"]);
-    await delay(random() * options.withinMs);
+    await momentOf(kill, options, child, random);
     child.kill("SIGKILL");
     await ended(child);
     // Whoever kills early enough has killed a run that had not begun.
-    run ??= existsSync(join(home, "runs")) ? (readdirSync(join(home, "runs")).find((name) => name.startsWith("run")) ?? null) : null;
+    run ??= runOf(home);
     expect(await leftoversAfter(home, machines)).toEqual([]);
   }
   await checkEnd(home, start(home, run === null ? args : ["resume", run, "--json", "--quiet"]), tasks.length * attempts);
@@ -51,10 +49,35 @@ export async function killSpawners(options: KillOptions): Promise<void> {
   const end = checkEnd(home, child, tasks.length * attempts, options.kills > 2);
   end.catch(() => undefined);
   for (let kill = 0; kill < options.kills; kill++) {
-    await delay(500 + random() * options.withinMs);
-    for (const pid of childrenOf(child.pid ?? 0)) process.kill(pid, "SIGKILL");
+    await momentOf(kill, options, child, random);
+    let victims = childrenOf(child.pid ?? 0);
+    // A new spawner may be on its way.
+    for (; victims.length === 0; victims = childrenOf(child.pid ?? 0)) await delay(10);
+    for (const pid of victims) process.kill(pid, "SIGKILL");
   }
   await end;
+}
+
+/**
+ * Waits for the moment of one of the kills. They are spread over what the run records, not over time: so all of them hit it, however fast the machine is, and the first may come
+ * before anything was recorded.
+ */
+async function momentOf(kill: number, { home, tasks, attempts, kills }: KillOptions, child: ChildProcess, random: () => number): Promise<void> {
+  const wanted = Math.floor(((kill + random()) / (kills + 1)) * tasks.length * attempts);
+  const live = (): boolean => child.exitCode === null && child.signalCode === null;
+  while (live() && recordedIn(home) < wanted) await delay(10);
+  await delay(random() * 300);
+  if (!live()) throw new Error(`the run ended with ${child.exitCode ?? child.signalCode} before kill ${kill + 1} of ${kills}, after ${recordedIn(home)} rollouts`);
+}
+
+function recordedIn(home: string): number {
+  const run = runOf(home);
+  const log = run === null ? "" : join(home, "runs", run, "events.jsonl");
+  return existsSync(log) ? readFileSync(log, "utf8").split('"type":"rollout_recorded"').length - 1 : 0;
+}
+
+function runOf(home: string): string | null {
+  return existsSync(join(home, "runs")) ? (readdirSync(join(home, "runs")).find((name) => name.startsWith("run")) ?? null) : null;
 }
 
 function runArguments({ tasks, attempts, concurrency }: KillOptions): readonly string[] {
