@@ -12,7 +12,7 @@ import { spokenMessages } from "../rollout/spoken-messages.ts";
 import { eventsFile, rolloutDirectory } from "../store/run-directory.ts";
 import { readLog, startOfLog } from "../store/log-reader.ts";
 import type { AppContext } from "./context.ts";
-import { formatBytes, formatDuration, printJson, printLine, printable, styler } from "./output.ts";
+import { formatBytes, formatDuration, note, printJson, printLine, printable, styler } from "./output.ts";
 import { failureText } from "./run-summary.ts";
 
 /** As the white-box harnesses keep them; what the id of a call is good for, the order says to people. */
@@ -21,6 +21,7 @@ const toolCallsSchema = z.array(z.object({ function: z.object({ name: z.string()
 /** Of each file at most so much is shown. */
 const SHOWN_BYTES = 256 * 1024;
 const OUTPUT_LINES = 20;
+const LINE_CHARACTERS = 400;
 
 export async function showRollout(context: AppContext, home: string, run: RunId, id: RolloutId, flags: { readonly json: boolean; readonly all: boolean }): Promise<void> {
   const state = (await loadRunState(home, run)).rollout(id);
@@ -63,6 +64,7 @@ export async function showRollout(context: AppContext, home: string, run: RunId,
     title("verifier output");
     printLine(context, printable(lastLines(output, flags.all)));
   }
+  if (tokens.calls.length > 0) note(context, `\nmw show ${id} --tokens shows its model calls and which text is trained`);
 }
 
 /** One line a field; verdict.json has the same in full. */
@@ -117,9 +119,12 @@ async function commandText(directory: string, line: Readonly<Record<string, unkn
   return printable(parts.join("\n"));
 }
 
+/** Agent CLIs write events of many kilobytes, one a line. */
 function lastLines(text: string, all: boolean): string {
-  const lines = text.trimEnd().split("\n");
-  if (all || lines.length <= OUTPUT_LINES) return lines.join("\n");
+  const whole = text.trimEnd();
+  if (all) return whole;
+  const lines = whole.split("\n").map((line) => (line.length <= LINE_CHARACTERS ? line : `${line.slice(0, LINE_CHARACTERS)} ... ${line.length - LINE_CHARACTERS} characters more`));
+  if (lines.length <= OUTPUT_LINES) return lines.join("\n");
   return [`... ${lines.length - OUTPUT_LINES} lines before (--all shows them)`, ...lines.slice(-OUTPUT_LINES)].join("\n");
 }
 

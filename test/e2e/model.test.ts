@@ -159,7 +159,7 @@ describe("mw run with a program that calls the model by itself", () => {
 
   it("says that nothing can be trained on, and shows who did what", async () => {
     const task = writeTask(join(place, "shown"), { name: "test/shown" });
-    const engine = await startEngine([{ calls: [{ command: "mkdir -p /work; echo hello > /work/out" }] }, { content: "done" }], { level: "text" });
+    const engine = await startEngine([{ calls: [{ command: "mkdir -p /work; head -c 5000 /dev/zero | tr '\\0' x" }] }, { content: "done" }], { level: "text" });
     try {
       const env = { MW_HOME: home };
       const { code, stdout, stderr } = await mw(["run", task, "--harness", "bash,claude-like", "-n", "4", "--seed", "1", "--upstream", engine.url, "--model", "m", "--json"], { env });
@@ -169,8 +169,10 @@ describe("mw run with a program that calls the model by itself", () => {
       expect(new Set(rollouts.map(({ harness }) => harness))).toEqual(new Set(["bash", "claude-like"]));
       const ofRun = (await mw(["show", run, "--all"], { env })).stdout;
       for (const { rollout, harness } of rollouts) expect(ofRun).toMatch(new RegExp(`^${rollout} .* ${harness} `, "m"));
-      const ofRollout = (await mw(["show", rollouts[0]?.rollout ?? ""], { env })).stdout;
-      expect(ofRollout).toContain('    bash {"command": "mkdir -p /work; echo hello > /work/out"}\n');
+      const { stdout: ofRollout, stderr: hint } = await mw(["show", rollouts.find(({ harness }) => harness === "bash")?.rollout ?? ""], { env });
+      expect(ofRollout).toContain(" 4600 characters more\n");
+      expect(hint).toContain("--tokens");
+      expect(ofRollout).toContain('    bash {"command": "mkdir -p /work; head');
       expect(ofRollout).toMatch(/ modelMs=\d+ /);
 
       const exported = (out: string): ReturnType<typeof mw> => mw(["export", run, "--format", "safetensors", "--out", out], { env });
