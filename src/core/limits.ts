@@ -102,6 +102,8 @@ export const LIMITS = {
   gatewayHeadersHeldMs: 60_000,
   gatewayConnections: 65_536,
   callsInFlightPerSession: 256,
+  /** Conversations whose tokens are counted at the same time, for one session: they cost no budget. */
+  countsInFlightPerSession: 8,
   /** One model call, from its arrival to its last token. */
   modelCallMs: 3_600_000,
   /** After a harness hung up in the middle of an answer, a retry can still join it for so long; then the generation is aborted. */

@@ -22,7 +22,8 @@ export interface Bench {
   readonly directory: string;
   /** Jobs as they reached the engine. */
   readonly jobs: GenerateJob[];
-  open(play: Play, options?: Partial<SessionOptions>): Promise<{ readonly session: GatewaySession; readonly log: CallLog; calls(): Promise<readonly Call[]> }>;
+  /** `count`: how tokens are counted. */
+  open(play: Play, options?: Partial<SessionOptions> & { readonly count?: Upstream["countTokens"] }): Promise<{ readonly session: GatewaySession; readonly log: CallLog; calls(): Promise<readonly Call[]> }>;
   close(): Promise<void>;
 }
 
@@ -36,7 +37,7 @@ export async function openBench(options: Partial<GatewayOptions> = {}): Promise<
     url: gateway.url ?? "",
     directory,
     jobs,
-    open: async (play, changes = {}) => {
+    open: async (play, { count = () => Promise.resolve(7), ...changes } = {}) => {
       const path = join(directory, `calls-${logs.length}.jsonl`);
       const log = new CallLog({ path, durability: "process" });
       logs.push(log);
@@ -44,7 +45,7 @@ export async function openBench(options: Partial<GatewayOptions> = {}): Promise<
         name: "test",
         probe: () => Promise.resolve({ capture: "tokens", reason: null, models: null }),
         generate: (job) => play(job, jobs.push(job)),
-        countTokens: () => Promise.resolve(7),
+        countTokens: count,
         close: () => Promise.resolve(),
       };
       const session = await gateway.open({

@@ -107,7 +107,7 @@ export class Handler {
     const body = await readBody(request, this.#memory, session);
     try {
       const turn = decode(session, codec, countedBody(body.value), { model, stream: false });
-      const tokens = await session.options.upstream.countTokens({ ...turn, model: session.options.model }, gone.signal);
+      const tokens = await session.countTokens(turn, gone.signal);
       if (tokens === null || codec.encodeCount === null) throw new GatewayFailure("not_found", "Tokens cannot be counted here.");
       sendJson(response, 200, {}, codec.encodeCount(tokens));
     } finally {

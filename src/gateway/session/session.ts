@@ -53,6 +53,7 @@ export class Session implements GatewaySession {
   #closed: Promise<SessionTotals> | null = null;
   #numbers: number;
   #refusals = 0;
+  #counting = 0;
 
   constructor(id: SessionId, token: string, options: SessionOptions, around: SessionSurroundings) {
     // As many calls may listen to it as are in flight.
@@ -131,6 +132,20 @@ export class Session implements GatewaySession {
     } finally {
       signal.removeEventListener("abort", onAbort);
       leave(true);
+    }
+  }
+
+  /** Tokens of a conversation, or null where they cannot be counted. Throws `rate_limited` when too many are being counted. */
+  async countTokens(request: TurnRequest, signal: AbortSignal): Promise<number | null> {
+    if (this.#counting >= LIMITS.countsInFlightPerSession) throw new GatewayFailure("rate_limited", `The tokens of ${LIMITS.countsInFlightPerSession} conversations are being counted.`, { retryAfterMs: 1000 });
+    this.#counting++;
+    try {
+      return await this.options.upstream.countTokens({ ...request, model: this.options.model }, AbortSignal.any([signal, this.#closing.signal]));
+    } catch (error) {
+      this.#refuseWhenClosed();
+      throw error;
+    } finally {
+      this.#counting--;
     }
   }
 

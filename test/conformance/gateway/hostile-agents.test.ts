@@ -1,7 +1,6 @@
 /** Requests of a program in a machine that would use the model server as a way out of it, or into a neighbour's rollout, or to have lies trained on. */
 import { afterAll, beforeAll, describe, expect, it } from "vitest";
-import type { SessionOptions } from "../../../src/gateway/session.ts";
-import { connectFrom, newSandbox, openBench, readToEnd, says, type Bench } from "../../support/gateway.ts";
+import { connectFrom, newSandbox, openBench, readToEnd, says, until, type Bench } from "../../support/gateway.ts";
 
 let bench: Bench;
 beforeAll(async () => {
@@ -22,12 +21,27 @@ async function ask(sandbox: string, path: string, body: unknown): Promise<{ read
   return { status: Number(/^HTTP\/1\.1 (\d+)/.exec(answer)?.[1]), text: answer };
 }
 
-async function open(options: Partial<SessionOptions> = {}) {
+async function open(options: Parameters<Bench["open"]>[1] = {}) {
   const sandbox = newSandbox();
   return { sandbox, ...(await bench.open(says("yes"), { sandbox, ...options })) };
 }
 
 describe("a program in a machine", () => {
+  it("has only so many conversations counted at a time, and none once its session is closed", async () => {
+    const waiting: AbortSignal[] = [];
+    const { sandbox, session } = await open({ count: (_request, signal) => new Promise((_resolve, reject) => {
+      waiting.push(signal);
+      signal.addEventListener("abort", () => reject(signal.reason as Error));
+    }) });
+    const count = (): Promise<{ readonly status: number }> => ask(sandbox, "/v1/messages/count_tokens", { model: "m", messages: [{ role: "user", content: "hi" }] });
+    const counts = Array.from({ length: 8 }, count);
+    await until(() => waiting.length === 8);
+    expect((await count()).status).toBe(429);
+    await session.close();
+    for (const { status } of await Promise.all(counts)) expect(status).toBe(410);
+    expect([waiting.length, (await count()).status]).toEqual([8, 410]);
+  });
+
   it("has the model server fetch no address for it, in any dialect, nor when tokens are counted", async () => {
     const { sandbox, session, calls } = await open();
     const before = bench.jobs.length;

@@ -4,6 +4,8 @@
  * No server says which fields it knows. All are asked for at first; a refusal that names some takes those away, any other refusal takes a whole step. What a request went
  * without that was accepted in the end is remembered for the model, and so is what it had: of that, no later refusal can be the fault.
  */
+import { hash } from "node:crypto";
+import type { TurnRequest } from "../../conversation.ts";
 import type { UpstreamKind } from "../spec.ts";
 
 /** Fields that can be given up without changing what the answer means: what is lost is capture, or a hint about thinking. */
@@ -46,10 +48,39 @@ export function firstAsks(kind: UpstreamKind): ChatAsks {
   return { fields: new Set(FIELDS_OF_KIND[kind]), maxTokensField: "max_tokens", proven: new Set() };
 }
 
-/** After `body` was accepted. */
-export function provenAsks(asks: ChatAsks, body: Readonly<Record<string, unknown>>): ChatAsks {
+/** Their values are the harness's: a refusal may mean the value, which is nobody else's fault, and so it is remembered with that. */
+const HARNESS_FIELDS = ["reasoning_effort", "chat_template_kwargs", "thinking_token_budget"] as const satisfies readonly OptionalField[];
+const WISHES_REMEMBERED = 64;
+
+/** What was given up of harnesses' wishes about thinking, by what they wished. */
+export class UnmetWishes {
+  readonly #given = new Map<string, readonly OptionalField[]>();
+
+  /** What to ask for, for a request with these wishes. */
+  apply(asks: ChatAsks, request: TurnRequest): ChatAsks {
+    const given = this.#given.get(wishOf(request)) ?? [];
+    return given.length === 0 ? asks : { ...asks, fields: new Set([...asks.fields].filter((field) => !given.includes(field))) };
+  }
+
+  /** After a request was accepted with `asks`, where `before` was asked for at first. */
+  note(before: ChatAsks, asks: ChatAsks, request: TurnRequest): void {
+    const given = HARNESS_FIELDS.filter((field) => before.fields.has(field) && !asks.fields.has(field));
+    if (given.length === 0) return;
+    if (this.#given.size >= WISHES_REMEMBERED) this.#given.clear();
+    this.#given.set(wishOf(request), given);
+  }
+}
+
+function wishOf({ reasoning, extra }: TurnRequest): string {
+  return hash("sha256", JSON.stringify([reasoning, extra["chat_template_kwargs"] ?? null]), "base64url");
+}
+
+/** After `body` was accepted: what is remembered for all who use the model. `before`: what was asked for at first. */
+export function provenAsks(asks: ChatAsks, body: Readonly<Record<string, unknown>>, before: ChatAsks): ChatAsks {
   const news = [...OPTIONAL_FIELDS, "max_tokens"].filter((field) => field in body && !asks.proven.has(field));
-  return news.length === 0 ? asks : { ...asks, proven: new Set([...asks.proven, ...news]) };
+  const again = HARNESS_FIELDS.filter((field) => before.fields.has(field) && !asks.fields.has(field));
+  if (news.length === 0 && again.length === 0) return asks;
+  return { ...asks, proven: new Set([...asks.proven, ...news]), fields: new Set([...asks.fields, ...again]) };
 }
 
 /** What to try after a refusal of `body`; null when nothing can be given up any more. `given` says what was, for the record. */

@@ -131,6 +131,14 @@ describe("servers with a mind of their own", () => {
     expect(engine.requests.length).toBe(4);
   });
 
+  it("refuse a value, and lose nobody else the field", async () => {
+    const { upstream, engine } = await serve(({ body }) => (body["reasoning_effort"] === "banana" ? { status: 400, raw: '{"error":{"message":"reasoning_effort: no banana"}}' } : { content: words }));
+    const asking = (effort: string) => generate(upstream, turn({ reasoning: { enabled: null, effort, budgetTokens: null } }));
+    expect((await asking("banana")).notes).toEqual([expect.stringContaining("without reasoning_effort")]);
+    for (const effort of ["high", "banana", "low"]) expect((await asking(effort)).notes).toEqual([]);
+    expect(engine.requests.map(({ body }) => body["reasoning_effort"])).toEqual(["banana", undefined, "high", undefined, "low"]);
+  });
+
   it("sample what is no text: its tokens are exact all the same", async () => {
     const { upstream, engine } = await serve(() => ({ randomTokens: 300 }));
     for (const stream of [false, true]) {

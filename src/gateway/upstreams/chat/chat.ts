@@ -8,7 +8,7 @@ import { jsonOrNull, ModelServer, type Asked, type ModelServerOptions } from "..
 import { probeRequest } from "../probe-request.ts";
 import type { UpstreamSpec } from "../spec.ts";
 import type { GenerateJob, Generation, Upstream, UpstreamFacts } from "../upstream.ts";
-import { fewerAsks, firstAsks, provenAsks, type ChatAsks } from "./asks.ts";
+import { fewerAsks, firstAsks, provenAsks, UnmetWishes, type ChatAsks } from "./asks.ts";
 import { chatMessages, type ReasoningField } from "./messages.ts";
 import { ChatReader, type ChatAnswer } from "./read.ts";
 import { chatBody } from "./request.ts";
@@ -19,6 +19,7 @@ import { wireTools } from "../tool-names.ts";
 interface ModelMemory {
   /** By whether the answer is streamed. */
   readonly asks: Record<"whole" | "stream", ChatAsks>;
+  readonly unmet: UnmetWishes;
   contextTokens: number | null;
   /** Streams of this server come without token ids, whole answers with them: ask for whole ones. */
   wholeOnly: boolean;
@@ -47,7 +48,8 @@ export class ChatUpstream implements Upstream {
     const memory = this.#memory(job.request.model);
     const form = stream ? "stream" : "whole";
     const notes: string[] = [];
-    let asks = memory.asks[form];
+    const before = memory.asks[form];
+    let asks = memory.unmet.apply(before, job.request);
     let maxTokens = this.#sensibleLimit(job.request.sampling.maxTokens, memory);
     let reconnected = false;
     for (let attempt = 0; ; attempt++) {
@@ -55,7 +57,8 @@ export class ChatUpstream implements Upstream {
       const body = chatBody(job.request, { asks, stream, requestId, reasoningField: this.#reasoningField, maxTokens });
       const result = await this.#call(job, body, requestId, maxTokens);
       if (result.kind === "answer") {
-        memory.asks[form] = provenAsks(asks, body);
+        memory.unmet.note(before, asks, job.request);
+        memory.asks[form] = provenAsks(asks, body, before);
         return { ...result.answer, notes: [...notes, ...result.answer.notes] };
       }
       if (result.kind === "reset" && !reconnected) {
@@ -149,7 +152,7 @@ export class ChatUpstream implements Upstream {
     let memory = this.#models.get(model);
     if (memory === undefined) {
       const asks = firstAsks(this.#server.spec.kind);
-      memory = { asks: { whole: asks, stream: asks }, contextTokens: null, wholeOnly: false, facts: null };
+      memory = { asks: { whole: asks, stream: asks }, unmet: new UnmetWishes(), contextTokens: null, wholeOnly: false, facts: null };
       this.#models.set(model, memory);
     }
     return memory;
