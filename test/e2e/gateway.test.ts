@@ -1,4 +1,7 @@
+import { once } from "node:events";
 import { existsSync, mkdtempSync, readdirSync, readFileSync, rmSync } from "node:fs";
+import { createServer } from "node:http";
+import type { AddressInfo } from "node:net";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import Anthropic from "@anthropic-ai/sdk";
@@ -118,5 +121,10 @@ describe("mw gateway", () => {
     const text = await startEngine(() => ({ content: "x" }), { level: "text" });
     for (const sessions of [[], ["--session", "a"]]) expect(await code("--upstream", `vllm=${text.url}`, "--require-tokens", ...sessions, "--port", "0")).toEqual([3, expect.stringContaining("returns no exact tokens")]);
     await text.close();
+    const locked = createServer((_request, response) => response.writeHead(401).end()).listen(0, "127.0.0.1");
+    await once(locked, "listening");
+    // A server that listens on TCP has such an address.
+    expect(await code("--upstream", `vllm=http://127.0.0.1:${(locked.address() as AddressInfo).port}`)).toEqual([3, expect.stringMatching(/HTTP 401[^]*MW_API_KEY/)]);
+    locked.close();
   });
 });

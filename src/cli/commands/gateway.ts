@@ -3,9 +3,10 @@ import { createHash } from "node:crypto";
 import { mkdir, mkdtemp, rm } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join, resolve } from "node:path";
-import { MwError } from "../../core/errors.ts";
+import { messageOf, MwError } from "../../core/errors.ts";
 import { tellWhenSlow } from "../../core/tell-when-slow.ts";
 import type { Call, CallSink } from "../../gateway/call.ts";
+import { GatewayFailure } from "../../gateway/failure.ts";
 import { expectTokens, openGateway } from "../../gateway/gateway.ts";
 import { CallLog } from "../../gateway/log/call-log.ts";
 import type { Gateway, GatewaySession } from "../../gateway/session.ts";
@@ -117,7 +118,12 @@ function nameOf(key: string): string {
 }
 
 async function onlyModel({ runtime }: AppContext, spec: UpstreamSpec, apiKey: string | null): Promise<string> {
-  const models = (await new ModelServer({ spec, apiKey, runtime }).listModels(AbortSignal.timeout(15_000)).catch(() => null)) ?? [];
+  const models =
+    (await new ModelServer({ spec, apiKey, runtime }).listModels(AbortSignal.timeout(15_000)).catch((error: unknown) => {
+      const status = error instanceof GatewayFailure ? error.details.upstreamStatus : null;
+      if (status !== 401 && status !== 403) return null;
+      throw new MwError("upstream_failed", `${spec.url}/models: ${messageOf(error)}`, { fix: "set MW_API_KEY, or name a file that holds the key with --api-key-file", cause: error });
+    })) ?? [];
   const [only, second] = models;
   if (only !== undefined && second === undefined) return only.id;
   throw new MwError("usage", models.length === 0 ? "the model server does not say which models it has" : `the model server has several models: ${models.map(({ id }) => id).slice(0, 20).join(", ")}`, { fix: "add --model NAME" });
