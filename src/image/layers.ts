@@ -278,6 +278,12 @@ export function mustBe(expected: string | null, actual: string, name: string, wh
 }
 
 function refusedError(name: string, refused: readonly Refusal[]): MwError {
+  const unmarked = refused.find(({ code, reason }) => code === "ENOTSUP" && reason.startsWith("opaque mark"));
+  if (unmarked !== undefined) {
+    return new MwError("environment", `${name} cannot be kept on the file system of the data directory: it holds no extended attributes, which layers need (${JSON.stringify(unmarked.path)}, ${unmarked.reason})`, {
+      fix: "name a data directory on ext4, xfs or btrfs (MW_HOME), or on a tmpfs (as an ordinary user: of Linux 6.6 or later)",
+    });
+  }
   const some = refused.slice(0, 8).map(({ path, reason }) => `${JSON.stringify(path)} (${reason})`);
   const more = refused.length > some.length ? ` and ${refused.length - some.length} more` : "";
   return new MwError("invalid_image", `${name} holds entries that no image may have: ${some.join(", ")}${more}`, {

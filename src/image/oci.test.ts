@@ -132,6 +132,18 @@ describe("images that are not what they say", () => {
     expect(inOverlay(await resolveLayout(handMade([lower, upper])), "find . -type f | sort; stat -c %a d; cat f")).toBe("./d/new\n./e/new\n./f\n711\nn");
   });
 
+  it.runIf(process.getuid?.() === 0)("on a file system without extended attributes, says that it is the data directory's fault", async () => {
+    const home = temporaryDirectory();
+    run("mount", "-t", "ramfs", "mw-test", home);
+    try {
+      const store = await openImageStore({ home });
+      const refused = store.resolve(`oci:${handMade([rawTar([{ name: "d/", type: "5", mode: 0o755 }, { name: "d/.wh..wh..opq" }])])}`);
+      await expect(refused).rejects.toMatchObject({ code: "environment", message: expect.stringContaining("no extended attributes"), fix: expect.stringContaining("MW_HOME") });
+    } finally {
+      run("umount", home);
+    }
+  });
+
   it("refuses whiteouts that leave the root", async () => {
     await expect(resolveLayout(handMade([rawTar([{ name: "../.wh.etc" }])]))).rejects.toMatchObject({ code: "invalid_image" });
     await expect(resolveLayout(handMade([rawTar([{ name: "d/.wh..." }, { name: ".wh..", body: "" }])]))).rejects.toMatchObject({ code: "invalid_image" });
