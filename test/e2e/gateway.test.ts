@@ -1,12 +1,12 @@
 import { once } from "node:events";
-import { existsSync, mkdtempSync, readdirSync, readFileSync, rmSync } from "node:fs";
+import { existsSync, mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync } from "node:fs";
 import { createServer } from "node:http";
 import type { AddressInfo } from "node:net";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import Anthropic from "@anthropic-ai/sdk";
 import OpenAI from "openai";
-import { afterAll, beforeAll, describe, expect, it } from "vitest";
+import { afterAll, beforeAll, describe, expect, it, vi } from "vitest";
 import { runCli } from "../../src/cli/run-cli.ts";
 import { mw } from "../support/cli.ts";
 import { startEngine, type Engine } from "../support/engine/index.ts";
@@ -87,9 +87,15 @@ describe("mw gateway", () => {
 
   it("serves named sessions alone, where that is asked", async () => {
     const directory = join(place, "traces");
+    // Whatever kills it finds nothing to leave behind but the traces.
+    const temporary = join(place, "tmp");
+    mkdirSync(temporary);
+    vi.stubEnv("TMPDIR", temporary);
     const running = await start(["--session", "alpha", "--session", "beta", "--dir", directory, "--json", "--quiet", "--model", "test-model"]);
     const { url, capture, sessions } = JSON.parse(running.stdout()) as { url: string; capture: string; sessions: { name: string; session: string; token: string }[] };
     expect([capture, sessions.map(({ name }) => name)]).toEqual(["tokens", ["alpha", "beta"]]);
+    vi.unstubAllEnvs();
+    expect(readdirSync(temporary)).toEqual([]);
     const client = (apiKey: string): OpenAI => new OpenAI({ baseURL: `${url}/v1`, apiKey, maxRetries: 0 });
     const ask = (apiKey: string): Promise<unknown> => client(apiKey).chat.completions.create({ model: "m", messages: [{ role: "user", content: "Hi." }] });
     await ask(sessions[1]?.token ?? "");

@@ -33,7 +33,6 @@ export async function gateway(this: AppContext, flags: GatewayFlags): Promise<vo
   await expectUpstream(spec.root, this.env);
   const model = config.get("model") ?? (await onlyModel(this, spec, apiKey));
   const upstream = openUpstream(spec, { apiKey, runtime: this.runtime, ...(tokenizer === null ? {} : { renderer: await Renderer.load(tokenizer.directory, tokenizer.family) }) });
-  const place = await mkdtemp(join(tmpdir(), "mw-gateway-"));
   const logs: CallLog[] = [];
   let open: Gateway | null = null;
   try {
@@ -41,7 +40,13 @@ export async function gateway(this: AppContext, flags: GatewayFlags): Promise<vo
     if (flags.requireTokens) expectTokens(upstream, facts);
     const { capture, reason } = facts;
     const opener = new Opener(this, { upstream, model, quiet: flags.quiet, purpose: flags.requireTokens ? "train" : "evaluate", directory: flags.dir === undefined ? join(config.home.value, "gateway") : resolve(this.cwd, flags.dir), durability: config.get("durability") ?? "process", logs });
-    open = await openGateway({ runtime: this.runtime, socketPath: join(place, "socket"), port: flags.port, ...(flags.session === undefined ? { openFor: (key) => opener.open(nameOf(key)) } : {}) });
+    // No machine comes through the socket: its name is taken away at once, so that a kill leaves none behind.
+    const place = await mkdtemp(join(tmpdir(), "mw-gateway-"));
+    try {
+      open = await openGateway({ runtime: this.runtime, socketPath: join(place, "socket"), port: flags.port, ...(flags.session === undefined ? { openFor: (key) => opener.open(nameOf(key)) } : {}) });
+    } finally {
+      await rm(place, { recursive: true, force: true });
+    }
     opener.gateway = open;
     const sessions = [];
     for (const name of flags.session ?? []) sessions.push({ name, session: await opener.open(name) });
@@ -54,7 +59,6 @@ export async function gateway(this: AppContext, flags: GatewayFlags): Promise<vo
     await open?.close();
     await Promise.all(logs.map((log) => log.close()));
     await upstream.close();
-    await rm(place, { recursive: true, force: true });
   }
 }
 
