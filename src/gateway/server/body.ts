@@ -146,11 +146,24 @@ function decoderOf(encoding: string | undefined): Transform | null {
 
 function parse(bytes: Buffer): unknown {
   if (hasTooManyValues(bytes)) throw new GatewayFailure("invalid_request", `The request's body has more than ${LIMITS.requestValues} values.`);
+  let value: unknown;
   try {
-    return JSON.parse(new TextDecoder("utf-8", { fatal: true }).decode(bytes)) as unknown;
+    value = JSON.parse(new TextDecoder("utf-8", { fatal: true }).decode(bytes));
   } catch (error) {
     throw new GatewayFailure("invalid_request", "The request's body is no JSON.", { cause: error });
   }
+  // Before anything walks through it, or writes it into the log: that may recurse.
+  if (nestsTooDeep(value)) throw new GatewayFailure("invalid_request", `The request nests more than ${LIMITS.requestNesting} objects and lists.`);
+  return value;
+}
+
+function nestsTooDeep(value: unknown): boolean {
+  let level: readonly unknown[] = [value];
+  for (let depth = 0; depth <= LIMITS.requestNesting; depth++) {
+    level = level.flatMap((inner): readonly unknown[] => (typeof inner === "object" && inner !== null ? Object.values(inner) : []));
+    if (level.length === 0) return false;
+  }
+  return true;
 }
 
 /** Counts commas outside strings. A body of so many bytes as values is not worth the look. */

@@ -12,10 +12,10 @@ const CHAT = "/v1/chat/completions";
 const PICTURE = "http://169.254.169.254/latest/meta-data/";
 const HI = { model: "m", max_tokens: 5, messages: [{ role: "user", content: "hi" }] };
 
-/** One request on a connection of the machine's. */
+/** One request on a connection of the machine's. A text is sent as it is. */
 async function ask(sandbox: string, path: string, body: unknown): Promise<{ readonly status: number; readonly text: string }> {
   const socket = connectFrom(bench.gateway, `MW1 ${sandbox} 9000\n`);
-  const text = JSON.stringify(body);
+  const text = typeof body === "string" ? body : JSON.stringify(body);
   socket.write(`POST ${path} HTTP/1.1\r\nhost: 127.0.0.1\r\nconnection: close\r\ncontent-type: application/json\r\ncontent-length: ${Buffer.byteLength(text)}\r\n\r\n${text}`);
   const answer = await readToEnd(socket);
   return { status: Number(/^HTTP\/1\.1 (\d+)/.exec(answer)?.[1]), text: answer };
@@ -27,6 +27,30 @@ async function open(options: Parameters<Bench["open"]>[1] = {}) {
 }
 
 describe("a program in a machine", () => {
+  it("sends nothing that its log cannot take: calls that are missing would be the gateway's failure", async () => {
+    const { sandbox, session, log, calls } = await open();
+    const deep = (depth: number, inner: string): string => `${"[".repeat(depth)}${inner}${"]".repeat(depth)}`;
+    const bodies = [
+      deep(100_000, ""),
+      deep(3_000, ""),
+      `{"model":"m","messages":${deep(100_000, "")}}`,
+      `{"model":"m","messages":[{"role":"user","content":"x"}],"unknown":${deep(100_000, "1")}}`,
+      `{"model":"m","messages":[{"role":"user","content":"x"}],"tools":[{"type":"function","function":{"name":"f","parameters":{"a":${deep(5_000, "1")}}}}]}`,
+      `{"model":"m","messages":[{"role":"user","content":"\\ud800 \\u0000 \\u2028"}],"__proto__":{"a":1},"constructor":{"prototype":{}}}`,
+      `{"model":"m","messages":[{"role":"user","content":"x"}],"toJSON":"x"}`,
+      "null",
+      '"x"',
+      "{}",
+      '{"messages":{"length":4294967295}}',
+    ];
+    for (const path of [CHAT, "/v1/responses", "/v1/messages", "/v1/messages/count_tokens", "/v1beta/models/m:generateContent"]) {
+      for (const body of bodies) expect((await ask(sandbox, path, body)).status, `${path} ${body.slice(0, 80)}`).toBeLessThan(500);
+    }
+    expect(log.failure).toBeNull();
+    expect((await calls()).length).toBeGreaterThan(0);
+    await session.close();
+  });
+
   it("has only so many conversations counted at a time, and none once its session is closed", async () => {
     const waiting: AbortSignal[] = [];
     const { sandbox, session } = await open({ count: (_request, signal) => new Promise((_resolve, reject) => {
