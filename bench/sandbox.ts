@@ -8,6 +8,7 @@ import { execFileSync } from "node:child_process";
 import { mkdirSync, mkdtempSync, readFileSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { basename, join, resolve } from "node:path";
+import { setTimeout as sleep } from "node:timers/promises";
 import { openNativeBackend, type RootFilesystem, type Sandbox, type SandboxBackend } from "../src/sandbox/index.ts";
 import { makePeers } from "./peers.ts";
 import { percentile, printTable, round, row, type Ratio, type Row } from "./statistics.ts";
@@ -16,8 +17,8 @@ import { busyboxRoot } from "./setup.ts";
 const quick = process.argv.includes("--quick");
 const ROUNDS = quick ? 4 : 20;
 const PER_ROUND = 10;
-/** In which the spawner has made what a round used up. */
-const REFILL_MS = 200;
+/** In which the spawner has made what a round used up, and the kernel has taken down what the peers left to it: neither is to slow the other down. */
+const SETTLE_MS = 200;
 const IDLE_MACHINES = quick ? 100 : 1000;
 const CYCLES = quick ? 100 : 1000;
 
@@ -42,10 +43,10 @@ export async function sandboxBench(json: boolean): Promise<boolean> {
     for (let i = 0; i < ROUNDS; i++) {
       add("native create + first command", await repeat(PER_ROUND, () => createAndRun(backend, root)));
       add("native exec", await repeat(PER_ROUND, () => timeExec(resident)));
-      // The spawner makes its next machines beforehand now, which is to slow down no peer.
-      await new Promise((resolve) => setTimeout(resolve, REFILL_MS));
+      await sleep(SETTLE_MS);
       add("host vfork+exec", hostTimes(timer, join(work, "root/bin/true"), PER_ROUND));
       for (const peer of peers.peers) add(peer.name, peer.measure(PER_ROUND));
+      await sleep(SETTLE_MS);
       process.stderr.write(`\rround ${i + 1} of ${ROUNDS} `);
     }
     process.stderr.write("\n");
@@ -136,7 +137,7 @@ async function idleMemory(backend: SandboxBackend, root: RootFilesystem, count: 
 
 async function settle(): Promise<void> {
   globalThis.gc?.();
-  await new Promise((resolve) => setTimeout(resolve, 1000));
+  await sleep(1000);
 }
 
 /** Megabytes per second from a command's stdout to Node. */
