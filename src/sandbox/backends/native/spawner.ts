@@ -27,6 +27,9 @@ import {
 } from "./spawner-protocol.ts";
 import { encodeFrame, type FieldList, type Frame, FrameDecoder } from "./wire.ts";
 
+/** How long the last words of a spawner that has ended are waited for. */
+const LAST_WORDS_MS = 500;
+
 export interface SpawnerOptions {
   /** The program `spawn`, and the ones that it puts into machines or starts beside them. */
   readonly program: string;
@@ -198,10 +201,15 @@ class Channel {
         this.#fail(new MwError("environment", `Starting ${options.program} failed: ${error.message}`, { cause: error, fix: "Build it: node scripts/build.mjs" }));
         resolve();
       });
-      // `close`, not `exit`: what it said last is in by then.
-      this.#process.on("close", (code, signal) => {
-        this.#fail(this.#exitError(code, signal));
-        resolve();
+      this.#process.on("exit", (code, signal) => {
+        const over = (): void => {
+          clearTimeout(timer);
+          this.#fail(this.#exitError(code, signal));
+          resolve();
+        };
+        // By its close what it said last is in; but a helper that outlives a killed spawner may hold its stderr open.
+        const timer = setTimeout(over, LAST_WORDS_MS);
+        this.#process.once("close", over);
       });
     });
   }
