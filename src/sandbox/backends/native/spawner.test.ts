@@ -628,6 +628,22 @@ describe("deaths", () => {
     expect(traces()).toEqual(NOTHING);
   });
 
+  test("a killed spawner is over although what it left behind holds its stderr", async () => {
+    const place = mkdtempSync(join(tmpdir(), "mw-holder-"));
+    const program = join(place, "spawn");
+    writeFileSync(program, `#!/bin/sh\nsleep 300 &\necho $! >${place}/pid\nexec ${PROGRAMS.spawn} "$@"\n`, { mode: 0o755 });
+    await start({ program });
+    const holder = Number(readFileSync(join(place, "pid"), "utf8"));
+    try {
+      process.kill(get().hello.pid, "SIGKILL");
+      await get().exited;
+      expect(alive(holder)).toBe(true);
+    } finally {
+      process.kill(holder, "SIGKILL");
+      rmSync(place, { recursive: true, force: true });
+    }
+  });
+
   test("SIGTERM ends it in order", async () => {
     await start();
     await create({ id: "a" });
