@@ -22,6 +22,8 @@ typedef struct {
     char path[PATH_BYTES + 256];
     const message *m;
     uint64_t entries, bytes, max;
+    uint8_t key[DIGEST_BYTES];
+    bool scan; /* digests instead of contents, and entries of every kind */
     seen_file *links;
     uint32_t link_count;
 } download;
@@ -44,8 +46,28 @@ static const char *seen_before(download *d, const struct stat *st) {
     return NULL;
 }
 
-static void entry(download *d, int kind, const struct stat *st, const char *target) {
+/* Of what a scan tells of: the bytes of a file and everybody's attributes. A file that cannot be read fails the scan, which may leave nothing out. */
+static void digest_of(const download *d, int fd, uint8_t out[DIGEST_BYTES]) {
+    static uint8_t bytes[DATA_BYTES];
+    static char path[PATH_BYTES * 2 + 512];
+    digest sum;
+    digest_begin(&sum, d->key);
+    for (ssize_t n = 1; fd >= 0 && n > 0;) {
+        n = read(fd, bytes, sizeof bytes);
+        if (n < 0 && errno == EINTR) n = 1;
+        else if (n < 0) fail(errno, "reading", d->path);
+        else digest_add(&sum, bytes, (size_t)n);
+    }
+    snprintf(path, sizeof path, "%s/%s", d->m->path, d->path);
+    digest_attributes(&sum, path);
+    digest_end(&sum, out);
+}
+
+static void entry(download *d, int kind, const struct stat *st, const char *target, int fd) {
     if (kind != KIND_DIRECTORY_END && ++d->entries > ENTRIES_MOST) fail(EFBIG, "the number of entries of the tree", NULL);
+    uint8_t sum[DIGEST_BYTES];
+    bool told = d->scan && kind != KIND_DIRECTORY_END;
+    if (told) digest_of(d, fd, sum);
     frame_begin(FILES_ENTRY);
     wire_text(frame(), F_PATH, d->path);
     wire_put_u64(frame(), F_KIND, (uint64_t)kind);
@@ -55,6 +77,7 @@ static void entry(download *d, int kind, const struct stat *st, const char *targ
     wire_put_u64(frame(), F_GID, st->st_gid);
     wire_put_i64(frame(), F_MTIME, ns_of(st->st_mtim));
     if (target) wire_text(frame(), F_TARGET, target);
+    if (told) wire_bytes(frame(), F_DATA, sum, sizeof sum);
     frame_send();
 }
 
@@ -83,9 +106,9 @@ static void file(download *d, int dir, const char *name) {
     /* It may have become something else since it was looked at. */
     if (fstat(fd, &st) < 0 || !S_ISREG(st.st_mode)) refuse(d->path, "not a regular file any more");
     else {
-        const char *before = st.st_nlink > 1 ? seen_before(d, &st) : NULL;
-        entry(d, before ? KIND_HARDLINK : KIND_FILE, &st, before);
-        if (!before) content(d, fd, (uint64_t)st.st_size);
+        const char *before = !d->scan && st.st_nlink > 1 ? seen_before(d, &st) : NULL;
+        entry(d, before ? KIND_HARDLINK : KIND_FILE, &st, before, fd);
+        if (!before && !d->scan) content(d, fd, (uint64_t)st.st_size);
     }
     close(fd);
 }
@@ -98,7 +121,7 @@ static void symlink_entry(download *d, int dir, const char *name, const struct s
         return;
     }
     target[n] = 0;
-    entry(d, KIND_SYMLINK, st, target);
+    entry(d, KIND_SYMLINK, st, target, -1);
 }
 
 static bool excluded(const download *d) {
@@ -146,9 +169,16 @@ static void child(download *d, int *depth, const char *name) {
     case KIND_SYMLINK: symlink_entry(d, dir, name, &st); return;
     case KIND_DIRECTORY:
         /* Told before it is entered: one that cannot be entered is an empty directory and a refusal. */
-        entry(d, KIND_DIRECTORY, &st, NULL);
+        entry(d, KIND_DIRECTORY, &st, NULL, -1);
         if (enter(d, depth, dir, name, len)) d->mtimes[*depth] = ns_of(st.st_mtim);
         return;
+    default: break;
+    }
+    if (d->scan) {
+        entry(d, kind_of(st.st_mode), &st, NULL, -1);
+        return;
+    }
+    switch (kind_of(st.st_mode)) {
     case KIND_FIFO: refuse(d->path, "a FIFO"); return;
     case KIND_SOCKET: refuse(d->path, "a socket"); return;
     default: refuse(d->path, "a device"); return;
@@ -166,7 +196,7 @@ static void walk(download *d) {
         d->path[d->lengths[depth]] = 0;
         if (depth > 0) {
             struct stat st = {.st_mtim = {d->mtimes[depth] / 1000000000, d->mtimes[depth] % 1000000000}};
-            entry(d, KIND_DIRECTORY_END, &st, NULL);
+            if (!d->scan) entry(d, KIND_DIRECTORY_END, &st, NULL, -1);
         }
         depth--;
     }
@@ -176,6 +206,9 @@ void files_download(message *m) {
     static download d;
     struct stat st;
     d.m = m;
+    d.scan = m->type == FILES_SCAN;
+    if (d.scan && m->data_len != DIGEST_BYTES) fail(EBADMSG, "the key", NULL);
+    if (d.scan) memcpy(d.key, m->data, DIGEST_BYTES);
     d.max = has(m, F_MAX) ? m->max : UINT64_MAX;
     if (m->path[0] != '/') fail(EINVAL, "the path", m->path);
     if (stat(m->path, &st) < 0) fail(errno, "reading", m->path);
@@ -183,7 +216,7 @@ void files_download(message *m) {
         int fd = open(m->path, O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
         if (fd < 0 || fstat(fd, &st) < 0) fail(errno, "reading", m->path);
         if (!S_ISREG(st.st_mode)) fail(EINVAL, "reading", m->path);
-        entry(&d, KIND_FILE, &st, NULL);
+        entry(&d, KIND_FILE, &st, NULL, fd);
         content(&d, fd, (uint64_t)st.st_size);
     } else {
         int fd = S_ISDIR(st.st_mode) ? open(m->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC) : -1;

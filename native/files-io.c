@@ -74,7 +74,7 @@ void data_send(size_t len) {
 }
 
 static bool take(const wire_field *f, message *m) {
-    if (f->tag > F_BYTES) return false;
+    if (f->tag > F_ATTRIBUTE) return false;
     bool again = has(m, f->tag);
     m->seen |= 1u << f->tag;
     switch (f->tag) {
@@ -84,6 +84,12 @@ static bool take(const wire_field *f, message *m) {
         m->excludes[m->exclude_count++] = copy;
         return wire_str(f, copy, f->len + 1);
     }
+    case F_ATTRIBUTE:
+        if (m->attribute_count >= ATTRIBUTES_MOST || f->len > ATTRIBUTES_BYTES - m->attribute_bytes || (!m->attributes && !(m->attributes = malloc(ATTRIBUTES_BYTES)))) return false;
+        memcpy(m->attributes + m->attribute_bytes, f->data, f->len);
+        m->attribute_lengths[m->attribute_count++] = f->len;
+        m->attribute_bytes += f->len;
+        return true;
     case F_PATH: return !again && wire_str(f, m->path, PATH_BYTES);
     case F_TO: return !again && wire_str(f, m->to, PATH_BYTES);
     case F_TARGET: return !again && wire_str(f, m->target, PATH_BYTES);
@@ -123,7 +129,7 @@ bool message_read(message *m) {
     in_at += f.total;
     m->type = f.type;
     m->seen = 0;
-    m->exclude_count = 0;
+    m->exclude_count = m->attribute_count = m->attribute_bytes = 0;
     m->mode = m->kind = m->size = m->max = m->uid = m->gid = m->recursive = 0;
     m->mtime_ns = 0;
     m->path[0] = m->to[0] = m->target[0] = 0;

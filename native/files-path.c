@@ -24,8 +24,8 @@ bool parent_and_name(const char *path, char *parent, char *name) {
     return true;
 }
 
-/* Makes a directory with its parents below `base`, following links as the system does. 0 or an errno. */
-int make_directories(int base, const char *path, mode_t mode, bool *made) {
+/* Makes a directory with its parents below `base`, following links as the system does; what is made belongs to `uid` and `gid`, unless they are -1. 0 or an errno. */
+int make_directories(int base, const char *path, mode_t mode, uid_t uid, gid_t gid, bool *made) {
     char buf[PATH_BYTES];
     size_t len = strlen(path);
     memcpy(buf, path, len + 1);
@@ -34,8 +34,10 @@ int make_directories(int base, const char *path, mode_t mode, bool *made) {
         if (buf[i] != '/' && buf[i] != 0) continue;
         bool last = buf[i] == 0;
         buf[i] = 0;
-        if (mkdirat(base, buf, 0755) == 0) *made = last;
-        else if (errno != EEXIST) return errno;
+        if (mkdirat(base, buf, 0755) == 0) {
+            *made = last;
+            if (uid != (uid_t)-1 && fchownat(base, buf, uid, gid, AT_SYMLINK_NOFOLLOW) < 0) return errno;
+        } else if (errno != EEXIST) return errno;
         if (!last) buf[i] = '/';
     }
     struct stat st;
@@ -50,7 +52,7 @@ int open_parent(const char *path, char *name, bool make) {
     char parent[PATH_BYTES];
     bool made;
     if (path[0] != '/' || !parent_and_name(path, parent, name)) return -EINVAL;
-    int error = make ? make_directories(AT_FDCWD, parent, 0755, &made) : 0;
+    int error = make ? make_directories(AT_FDCWD, parent, 0755, -1, -1, &made) : 0;
     if (error) return -error;
     int fd = open(parent, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NONBLOCK);
     return fd < 0 ? -errno : fd;
@@ -78,6 +80,10 @@ void temporary_name(char *out) {
         out[5 + 2 * i] = DIGITS[noise[i] & 15];
     }
     out[20] = 0;
+}
+
+bool is_temporary_name(const char *name) {
+    return strlen(name) == 20 && strncmp(name, ".mw-", 4) == 0 && strspn(name + 4, "0123456789abcdef") == 16;
 }
 
 /* Work that a pattern may cost; one that would take more matches nothing. */

@@ -14,6 +14,8 @@ typedef struct {
     char parent_path[PATH_BYTES];
     uint32_t uid, gid;
     uint64_t entries, bytes, max;
+    /* Directories that are there already become as they are sent. */
+    bool exact;
     /* The file that is being received. */
     int file;
     bool skipping;
@@ -141,8 +143,9 @@ static int make_directory(upload *u, const message *m, int dir, const char *name
         struct stat st;
         if (errno != EEXIST) return errno;
         if (fstatat(dir, name, &st, AT_SYMLINK_NOFOLLOW) < 0) return errno;
+        if (!S_ISDIR(st.st_mode)) return ENOTDIR;
         /* One that is there already keeps its owner and mode. */
-        return S_ISDIR(st.st_mode) ? 0 : ENOTDIR;
+        if (!u->exact) return 0;
     }
     int error = own(u, dir, name);
     if (error) fail(error, "giving its owner to", m->path);
@@ -233,9 +236,9 @@ static void data(upload *u, const message *m) {
 void files_upload(message *m) {
     static upload u;
     bool made;
-    u = (upload){.target = -1, .parent = -1, .file = -1, .uid = (uint32_t)m->uid, .gid = (uint32_t)m->gid, .max = has(m, F_MAX) ? m->max : UINT64_MAX};
+    u = (upload){.target = -1, .parent = -1, .file = -1, .uid = (uint32_t)m->uid, .gid = (uint32_t)m->gid, .max = has(m, F_MAX) ? m->max : UINT64_MAX, .exact = m->recursive != 0};
     if (m->path[0] != '/') fail(EINVAL, "the target", m->path);
-    int error = make_directories(AT_FDCWD, m->path, 0755, &made);
+    int error = make_directories(AT_FDCWD, m->path, 0755, -1, -1, &made);
     if (error) fail(error, "making the directory", m->path);
     if (made && chown(m->path, u.uid, u.gid) < 0) fail(errno, "giving its owner to", m->path);
     u.target = open(m->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);

@@ -21,6 +21,8 @@ static struct {
     char *paths[WATCHES_MOST];
     int wds[WATCHES_MOST];
     uint32_t count;
+    /* Of the rename of a file that is being written under a temporary name. */
+    uint32_t written;
 } w;
 
 static void event(int kind, const char *path) {
@@ -107,6 +109,11 @@ static void handle(const struct inotify_event *e) {
         if (e->mask & IN_DELETE_SELF) event(EVENT_REMOVED, parent);
         return;
     }
+    /* What files-write makes beside its target is nobody's business until it is there, whole, with its mode. */
+    if (is_temporary_name(e->name)) {
+        if (e->mask & IN_MOVED_FROM) w.written = e->cookie;
+        return;
+    }
     memcpy(full, parent, len);
     if (len > 1) full[len++] = '/';
     memcpy(full + len, e->name, n);
@@ -114,10 +121,17 @@ static void handle(const struct inotify_event *e) {
     if (len + n >= PATH_BYTES) return;
     if (e->mask & (IN_CREATE | IN_MOVED_TO)) {
         event(EVENT_CREATED, full);
+        if (e->mask & IN_MOVED_TO && w.written != 0 && e->cookie == w.written) {
+            event(EVENT_MODIFIED, full);
+            event(EVENT_ATTRIBUTES, full);
+            w.written = 0;
+        }
         /* Things may have appeared in it before it was watched. */
         if (w.recursive && e->mask & IN_ISDIR) add(full, true);
-    } else if (e->mask & (IN_DELETE | IN_MOVED_FROM)) event(EVENT_REMOVED, full);
-    else if (e->mask & (IN_MODIFY | IN_ATTRIB)) event(EVENT_MODIFIED, full);
+    } else if (e->mask & IN_DELETE) event(EVENT_REMOVED, full);
+    else if (e->mask & IN_MOVED_FROM) event(EVENT_MOVED, full);
+    else if (e->mask & IN_MODIFY) event(EVENT_MODIFIED, full);
+    else if (e->mask & IN_ATTRIB) event(EVENT_ATTRIBUTES, full);
 }
 
 void files_watch(message *m) {

@@ -23,15 +23,17 @@ static void send_stat(const char *path, const struct stat *st, const char *targe
     wire_put_u64(frame(), F_SIZE, (uint64_t)st->st_size);
     wire_put_i64(frame(), F_MTIME, (int64_t)st->st_mtim.tv_sec * 1000000000 + st->st_mtim.tv_nsec);
     if (target) wire_text(frame(), F_TARGET, target);
+    /* No others have attributes of users. */
+    if (S_ISREG(st->st_mode) || S_ISDIR(st->st_mode)) put_attributes(path);
     frame_send();
 }
 
-/* lstat of a name in a directory; false with errno. */
-static bool stat_one(int dir, const char *name, const char *path) {
+/* lstat of an absolute path, or of a name in the working directory; false with errno. */
+static bool stat_one(const char *path) {
     struct stat st;
     char target[PATH_BYTES];
-    if (fstatat(dir, name, &st, AT_SYMLINK_NOFOLLOW) < 0) return false;
-    ssize_t n = S_ISLNK(st.st_mode) ? readlinkat(dir, name, target, sizeof target - 1) : -1;
+    if (lstat(path, &st) < 0) return false;
+    ssize_t n = S_ISLNK(st.st_mode) ? readlink(path, target, sizeof target - 1) : -1;
     if (n >= 0) target[n] = 0;
     send_stat(path, &st, n >= 0 ? target : NULL);
     return true;
@@ -41,7 +43,7 @@ static void stat_path(message *m) {
     size_t len = strlen(m->path);
     while (len > 1 && m->path[len - 1] == '/') m->path[--len] = 0;
     if (m->path[0] != '/') fail(EINVAL, "the path", m->path);
-    if (!stat_one(AT_FDCWD, m->path, m->path)) fail(errno, "looking at", m->path);
+    if (!stat_one(m->path)) fail(errno, "looking at", m->path);
     done();
 }
 
@@ -49,11 +51,11 @@ static void list(message *m) {
     uint64_t count = 0;
     int fd = open(m->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     DIR *dir = fd < 0 ? NULL : fdopendir(fd);
-    if (!dir) fail(errno, "listing", m->path);
+    if (!dir || fchdir(fd) < 0) fail(errno, "listing", m->path);
     for (struct dirent *next; (next = readdir(dir));) {
         if (strcmp(next->d_name, ".") == 0 || strcmp(next->d_name, "..") == 0) continue;
         if (++count > ENTRIES_MOST) fail(EFBIG, "the number of entries of", m->path);
-        stat_one(dirfd(dir), next->d_name, next->d_name);
+        stat_one(next->d_name);
     }
     done();
 }
@@ -115,9 +117,10 @@ static void write_file(message *m) {
     temporary_name(temp);
     int fd = openat(dir, temp, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
     if (fd < 0) fail(errno, "writing", path);
-    receive(fd, dir, temp, path);
-    if (fchown(fd, uid, gid) < 0 || fchmod(fd, mode) < 0 || close(fd) < 0 || renameat(dir, temp, dir, name) < 0) {
-        int error = errno;
+    int error = set_attributes(fd, m);
+    if (error == 0) receive(fd, dir, temp, path);
+    if (error != 0 || fchown(fd, uid, gid) < 0 || fchmod(fd, mode) < 0 || close(fd) < 0 || renameat(dir, temp, dir, name) < 0) {
+        if (error == 0) error = errno;
         unlinkat(dir, temp, 0);
         fail(error, "writing", path);
     }
@@ -127,9 +130,9 @@ static void write_file(message *m) {
 static void make_directory(message *m) {
     bool made;
     if (m->path[0] != '/') fail(EINVAL, "the path", m->path);
-    int error = make_directories(AT_FDCWD, m->path, has(m, F_MODE) ? (mode_t)m->mode : 0755, &made);
+    bool owned = has(m, F_UID);
+    int error = make_directories(AT_FDCWD, m->path, has(m, F_MODE) ? (mode_t)m->mode : 0755, owned ? (uid_t)m->uid : (uid_t)-1, owned ? (gid_t)m->gid : (gid_t)-1, &made);
     if (error) fail(error, "making the directory", m->path);
-    if (made && has(m, F_UID) && lchown(m->path, (uid_t)m->uid, (gid_t)m->gid) < 0) fail(errno, "giving its owner to", m->path);
     done();
 }
 
@@ -162,13 +165,18 @@ static void ids(void) {
     done();
 }
 
-int main(void) {
+/* With an argument, the request is in that file. */
+int main(int argc, char **argv) {
     static message m;
     struct rlimit files;
     umask(0);
     if (getrlimit(RLIMIT_NOFILE, &files) == 0) {
         files.rlim_cur = files.rlim_max;
         setrlimit(RLIMIT_NOFILE, &files);
+    }
+    if (argc > 1) {
+        int fd = open(argv[1], O_RDONLY | O_CLOEXEC);
+        if (fd < 0 || dup2(fd, 0) < 0) fail(errno, "reading", argv[1]);
     }
     if (!message_read(&m)) return 1;
     switch (m.type) {
@@ -180,9 +188,10 @@ int main(void) {
     case FILES_MOVE: move(&m); return 0;
     case FILES_REMOVE: remove_path(&m); return 0;
     case FILES_UPLOAD: files_upload(&m); return 0;
-    case FILES_DOWNLOAD: files_download(&m); return 0;
+    case FILES_DOWNLOAD: case FILES_SCAN: files_download(&m); return 0;
     case FILES_WATCH: files_watch(&m); return 0;
     case FILES_IDS: ids(); return 0;
+    case FILES_CONNECT: files_connect(&m); return 0;
     default: fail(EBADMSG, "unknown request", NULL);
     }
 }

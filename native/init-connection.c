@@ -38,7 +38,8 @@ void connection_accept(void) {
         if (errno == EMFILE || errno == ENFILE) drop_one();
         return;
     }
-    connection *c = W.connection_count < MAX_CONNECTIONS ? calloc(1, sizeof *c) : NULL;
+    bool allowed = !W.guest || guest_peer_allowed(fd);
+    connection *c = allowed && W.connection_count < MAX_CONNECTIONS ? calloc(1, sizeof *c) : NULL;
     if (!c) {
         close(fd);
         return;

@@ -32,10 +32,36 @@ exec *exec_of_supervisor(pid_t pid) {
     return NULL;
 }
 
+/* Of processes that have memory of their own: where execs lie, so that a supervisor and init see the same. Taken before the first supervisor is made. */
+static struct {
+    exec *all;
+    bool used[MAX_EXECS];
+} shared;
+
+static exec *shared_take(void) {
+    if (!shared.all) {
+        void *p = mmap(NULL, sizeof(exec) * MAX_EXECS, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        if (p == MAP_FAILED) return NULL;
+        shared.all = p;
+    }
+    for (int i = 0; i < MAX_EXECS; i++) {
+        if (shared.used[i]) continue;
+        shared.used[i] = true;
+        memset(&shared.all[i], 0, sizeof(exec));
+        return &shared.all[i];
+    }
+    return NULL;
+}
+
+static void give_back(exec *e) {
+    if (W.apart) shared.used[e - shared.all] = false;
+    else free(e);
+}
+
 /* NULL when the table is full or there is no memory. */
 exec *exec_new(void) {
     if (W.exec_count >= MAX_EXECS) return NULL;
-    exec *e = calloc(1, sizeof *e);
+    exec *e = W.apart ? shared_take() : calloc(1, sizeof *e);
     if (!e) return NULL;
     e->out[0].fd = e->out[1].fd = e->in_fd = -1;
     e->out[0].eof = e->out[1].eof = true;
@@ -58,7 +84,7 @@ void exec_free(exec *e) {
     exec_close_ends(e);
     stack_release(e->stack);
     free(e->launch);
-    free(e);
+    give_back(e);
 }
 
 uint32_t execs_running(void) {

@@ -80,7 +80,7 @@ static uint32_t read_processes(process *all) {
 
 /* A direct child of init that is no supervisor and no known command: what is left of an exec whose supervisor was killed from inside. */
 static bool stray(const process *p) {
-    if (p->parent != 1 || supervisor_known(p->pid)) return false;
+    if (p->parent != W.self || supervisor_known(p->pid)) return false;
     for (uint32_t i = 0; i < W.exec_count; i++) {
         if (W.execs[i]->main_pid == p->pid && !W.execs[i]->main_done) return false;
     }
@@ -99,12 +99,12 @@ static bool root_of(const exec *e, const process *p) {
     return e->orphaned && p->start_ticks + 1 >= e->start_ns / (1000000000u / (uint64_t)ticks) && stray(p);
 }
 
-static void mark(const exec *e, process *all, uint32_t count) {
-    for (uint32_t i = 0; i < count; i++) all[i].ours = all[i].pid != 1 && all[i].pid != e->supervisor && root_of(e, &all[i]);
+/* Whose parent is ours is ours. */
+static void spread(process *all, uint32_t count) {
     for (bool changed = true; changed;) {
         changed = false;
         for (uint32_t i = 0; i < count; i++) {
-            if (all[i].ours || all[i].pid == 1 || all[i].parent <= 1) continue;
+            if (all[i].ours || all[i].pid == W.self || all[i].pid == 1 || all[i].parent <= 1 || supervisor_known(all[i].pid)) continue;
             /* Parents mostly have lower numbers and come first in /proc: look near before looking everywhere. */
             for (uint32_t k = i; k-- > 0;) {
                 if (all[k].pid != all[i].parent) continue;
@@ -119,22 +119,48 @@ static void mark(const exec *e, process *all, uint32_t count) {
     }
 }
 
-/* Kills every living descendant once and returns how many there were. */
-uint32_t kill_tree_pass(exec *e) {
-    size_t bytes = sizeof(process) * PROCESSES_MOST;
-    process *all = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (all == MAP_FAILED) return 1;
-    uint32_t count = read_processes(all), living = 0;
-    mark(e, all, count);
-    /* Killed processes make room for new ones of a fork bomb; stopped ones fill the limit, until nothing forks any more and all can be killed. */
-    uint32_t cycle = e->kill_passes % (STOP_FROM_PASS + STOP_PASSES);
-    int signal = cycle >= STOP_FROM_PASS ? SIGSTOP : SIGKILL;
+static void mark(const exec *e, process *all, uint32_t count) {
+    for (uint32_t i = 0; i < count; i++) all[i].ours = all[i].pid != W.self && all[i].pid != e->supervisor && root_of(e, &all[i]);
+    spread(all, count);
+}
+
+static uint32_t signal_ours(const process *all, uint32_t count, int signal) {
+    uint32_t living = 0;
     for (uint32_t i = 0; i < count; i++) {
         if (!all[i].ours || all[i].state == 'Z' || all[i].state == 'X') continue;
         living++;
         kill(all[i].pid, signal);
     }
+    return living;
+}
+
+/* Kills every living descendant once and returns how many there were. */
+uint32_t kill_tree_pass(exec *e) {
+    size_t bytes = sizeof(process) * PROCESSES_MOST;
+    process *all = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (all == MAP_FAILED) return 1;
+    uint32_t count = read_processes(all);
+    mark(e, all, count);
+    /* Killed processes make room for new ones of a fork bomb; stopped ones fill the limit, until nothing forks any more and all can be killed. */
+    uint32_t cycle = e->kill_passes % (STOP_FROM_PASS + STOP_PASSES);
+    int signal = cycle >= STOP_FROM_PASS ? SIGSTOP : SIGKILL;
+    uint32_t living = signal_ours(all, count, signal);
     munmap(all, bytes);
     e->kill_passes++;
+    return living;
+}
+
+/* The same for everything below a guest init but its supervisors; what whoever made the machine runs beside it is not its to kill. */
+uint32_t kill_all_pass(void) {
+    static uint32_t passes;
+    size_t bytes = sizeof(process) * PROCESSES_MOST;
+    process *all = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (all == MAP_FAILED) return 1;
+    uint32_t count = read_processes(all);
+    for (uint32_t i = 0; i < count; i++) all[i].ours = !supervisor_known(all[i].pid) && (all[i].parent == W.self || supervisor_known(all[i].parent));
+    spread(all, count);
+    uint32_t living = signal_ours(all, count, passes % (STOP_FROM_PASS + STOP_PASSES) >= STOP_FROM_PASS ? SIGSTOP : SIGKILL);
+    munmap(all, bytes);
+    passes = living == 0 ? 0 : passes + 1;
     return living;
 }

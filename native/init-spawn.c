@@ -5,6 +5,9 @@
  * only their own exec and launch. A supervisor stays with its exec as long as anything below it lives, and then waits for another: making one costs more than
  * all of the rest of an exec, and a few are kept. A kill of it from inside loses nothing but its subreaping: its children come to init, which notices
  * (execs_child_gone); one that dies before it has taken up what it was given is replaced.
+ *
+ * In a machine whose processes may be kept, memory that two processes share could not be restored. There a supervisor is a fork (`--apart`): it is made for one exec, whose
+ * launch it has a copy of, and shares with init the descriptors, the exec and its own stack.
  */
 #include "init.h"
 #include "raw.h"
@@ -31,7 +34,7 @@ static int kept_count;
 
 static void *stack_take(void) {
     if (kept_count > 0) return kept_stacks[--kept_count];
-    void *p = mmap(NULL, STACK_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    void *p = mmap(NULL, STACK_BYTES, PROT_READ | PROT_WRITE, (W.apart ? MAP_SHARED : MAP_PRIVATE) | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     return p == MAP_FAILED ? NULL : p;
 }
 
@@ -117,7 +120,9 @@ static int child_main(void *arg) {
     launch *l = e->launch;
     /* A copy of init's descriptors. */
     for (int i = 0; i < 3; i++) RAW3(SYS_dup3, l->fds[i], i, 0);
-    RAW3(SYS_close_range, 3, ~0u, 0);
+    bool helper = W.helper && strcmp(l->argv[0], W.helper) == 0;
+    if (helper) RAW3(SYS_dup3, W.helper_fd, 3, O_CLOEXEC);
+    RAW3(SYS_close_range, helper ? 4 : 3, ~0u, 0);
     int stage = user_resolve(l);
     if (stage != STAGE_NONE) return child_fail(e, stage, -ENOENT);
     RAW1(SYS_setsid, 0);
@@ -138,8 +143,22 @@ static int child_main(void *arg) {
     if (error < 0) return child_fail(e, STAGE_CREDENTIALS, error);
     uint64_t none = 0;
     RAW4(SYS_rt_sigprocmask, SIG_SETMASK, &none, NULL, 8);
-    error = search_exec(l);
+    error = helper ? RAW5(SYS_execveat, 3, "", l->argv, l->envp, AT_EMPTY_PATH) : search_exec(l);
     return child_fail(e, STAGE_EXEC, error);
+}
+
+/*
+ * The command and what it starts go before init when the machine's memory runs out: it may be held by programs that are smaller. Only once it has a memory of
+ * its own: until then it would be init that is looked up.
+ */
+static void put_before_init(long pid) {
+    char path[] = "0000000000/oom_score_adj";
+    int first = 10;
+    for (; pid > 0; pid /= 10) path[--first] = (char)('0' + pid % 10);
+    long fd = RAW4(SYS_openat, W.procfs, path + first, O_WRONLY | O_CLOEXEC, 0);
+    if (fd < 0) return;
+    RAW3(SYS_write, fd, "900", 3);
+    RAW1(SYS_close, fd);
 }
 
 /* Returns when a child has ended, at the latest after a moment. The signal is blocked, and only a hint: what ended is asked for afterwards. */
@@ -167,6 +186,7 @@ static void serve(supervisor *s, exec *e) {
         return;
     }
     set_state(e, STATE_RUNNING);
+    put_before_init(pid);
     /*
      * Most commands of an agent end at once: then init and its client are woken for the end alone. One that waits for input is told of without delay, unless
      * its client has not waited for that to send some (a hint: init may be changing it).
@@ -218,6 +238,10 @@ static int supervise(void *arg) {
         serve(s, e);
         /* Init may free the exec from here on. */
         __atomic_store_n(&e->supervisor, 0, __ATOMIC_RELEASE);
+        if (W.apart) {
+            __atomic_store_n(&s->state, SUPERVISOR_LEAVING, __ATOMIC_RELEASE);
+            return 0;
+        }
         if (__atomic_fetch_add(&W.idle_supervisors, 1, __ATOMIC_ACQ_REL) >= SUPERVISORS_KEPT) {
             __atomic_fetch_sub(&W.idle_supervisors, 1, __ATOMIC_ACQ_REL);
             __atomic_store_n(&s->state, SUPERVISOR_LEAVING, __ATOMIC_RELEASE);
@@ -234,7 +258,7 @@ static supervisor *supervisor_new(int state, exec *e, int *error) {
     if (!stack) return NULL;
     supervisor *s = (supervisor *)((uint8_t *)stack + STACK_BYTES) - 1;
     *s = (supervisor){.next = W.supervisors, .stack = stack, .state = state, .given = e};
-    long pid = raw_clone(CLONE_VM | CLONE_FILES | CLONE_FS | SIGCHLD, s, NULL, supervise, s);
+    long pid = raw_clone(CLONE_FILES | SIGCHLD | (W.apart ? 0 : CLONE_VM | CLONE_FS), s, NULL, supervise, s);
     if (pid < 0) {
         *error = (int)-pid;
         stack_release(stack);
@@ -247,6 +271,7 @@ static supervisor *supervisor_new(int state, exec *e, int *error) {
 /* One that waits for the first exec, with the pages that it and its command will run on. */
 void supervisor_prepare(void) {
     int ignored;
+    if (W.apart) return;
     supervisor *s = supervisor_new(SUPERVISOR_IDLE, NULL, &ignored);
     if (!s) return;
     W.idle_supervisors++;

@@ -28,6 +28,8 @@ static uint64_t room(const stream *s) {
 static bool ring_map(stream *s) {
     if (s->ring) return true;
     void *p = mmap(NULL, RING_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    /* No supervisor needs a copy of it. */
+    if (p != MAP_FAILED && W.apart) madvise(p, RING_BYTES, MADV_DONTFORK);
     if (p == MAP_FAILED) return false;
     s->ring = p;
     s->origin = s->tail;

@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/filter.h>
 #include <linux/magic.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -83,12 +84,14 @@ static int open_directory(const char *path, int given, long magic) {
 
 /*
  * A process with our uids and gids may change our resource limits and read our memory. A saved gid that no command has takes that away where a second id is
- * mapped; where none is, the dumpable flag and the bounding set of the commands still guard the memory.
+ * mapped; where none is, the dumpable flag and the bounding set of the commands still guard the memory. So they do where processes may be kept: who keeps them has to read
+ * init's limits, too.
  */
 static void guard(void) {
-    uint64_t child = 1ull << (SIGCHLD - 1);
+    /* Of a guest everything that can be blocked. */
+    uint64_t child = W.guest ? ~0ull : 1ull << (SIGCHLD - 1);
     prctl(PR_SET_DUMPABLE, 0, 0, 0, 0);
-    if (setresgid((gid_t)-1, (gid_t)-1, 65534) < 0) setresgid((gid_t)-1, (gid_t)-1, 1);
+    if (!W.apart && setresgid((gid_t)-1, (gid_t)-1, 65534) < 0) setresgid((gid_t)-1, (gid_t)-1, 1);
     prctl(PR_SET_DUMPABLE, 0, 0, 0, 0);
     /* Everything else keeps its default, which for a PID 1 means that it is never delivered. */
     syscall(SYS_rt_sigprocmask, SIG_SETMASK, &child, NULL, 8);
@@ -158,7 +161,7 @@ static void lifeline_readable(void) {
 
 static void kill_all_step(uint64_t now, uint64_t *next) {
     if (!W.kill_all_ns) return;
-    bool none = kill(-1, SIGKILL) < 0 && errno == ESRCH;
+    bool none = W.guest ? kill_all_pass() == 0 : kill(-1, SIGKILL) < 0 && errno == ESRCH;
     reap();
     bool over_time = now > W.kill_all_ns + KILL_ALL_MOST_MS * 1000000ull;
     if (none || over_time) {
@@ -217,16 +220,37 @@ static uint64_t number(const char *text) {
     return v;
 }
 
+/* For everything that runs here, init included: where whoever started init has loaded none. An array of `struct sock_filter`. */
+static void load_filter(const char *path) {
+    static struct sock_filter code[BPF_MAXINSNS];
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    ssize_t n = fd < 0 ? -1 : read(fd, code, sizeof code);
+    if (n <= 0 || n % (ssize_t)sizeof *code != 0) die("init: the system call filter cannot be read\n");
+    close(fd);
+    struct sock_fprog program = {.len = (unsigned short)((size_t)n / sizeof *code), .filter = code};
+    if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0 || prctl(PR_SET_SECCOMP, 2 /* SECCOMP_MODE_FILTER */, &program, 0, 0) < 0) die("init: the system call filter cannot be loaded\n");
+}
+
 int main(int argc, char **argv) {
+    const char *filter = NULL;
     for (int i = 1; i < argc; i++) {
         if (strcmp(argv[i], "--grace-ms") == 0 && i + 1 < argc) W.grace_ns = number(argv[++i]) * 1000000u;
         else if (strcmp(argv[i], "--wait") == 0) W.waiting = true;
+        else if (strcmp(argv[i], "--apart") == 0) W.apart = true;
+        else if (strcmp(argv[i], "--filter") == 0 && i + 1 < argc) filter = argv[++i];
+        else if (strcmp(argv[i], "--link") == 0 && i + 1 < argc) {
+            guest_link(argv[++i]);
+            W.guest = true;
+            if (i + 1 < argc) guest_keep(argv[++i]);
+        }
         else die("init: unknown flag\n");
     }
-    if (getpid() != 1) die("init: only as PID 1 of a machine\n");
+    W.self = getpid();
+    if (W.self != 1 && !W.guest) die("init: only as PID 1 of a machine\n");
     fill_standard();
     guard();
     setup();
+    if (filter) load_filter(filter);
     supervisor_prepare();
     for (;;) {
         struct epoll_event events[EVENTS];

@@ -160,6 +160,11 @@ struct connection {
 
 typedef struct {
     bool waiting; /* for its root: nothing that a connection says is read */
+    bool apart; /* no two processes share memory (init-spawn.c) */
+    bool guest;   /* no PID 1: init-guest.c */
+    const char *helper; /* of a guest: a program that is started from `helper_fd`, whatever lies at its path now; NULL where there is none */
+    int helper_fd;
+    pid_t self;
     int epoll, notify, signals, listener, lifeline, devnull, procfs, devpts, spare;
     uint64_t grace_ns, lifeline_end_ns;
     uint64_t kill_all_ns; /* 0: not killing everything */
@@ -234,5 +239,11 @@ int user_resolve(launch *l);
 
 /* init-kill.c */
 uint32_t kill_tree_pass(exec *e);
+uint32_t kill_all_pass(void);
+
+/* init-guest.c */
+void guest_link(const char *name);
+void guest_keep(const char *path);
+bool guest_peer_allowed(int fd);
 
 #endif

@@ -28,21 +28,35 @@
 
 enum { STACK_BYTES = 64 * 1024 };
 
-static struct machine *ready[BLANKS]; /* oldest first */
-static int ready_count;
+/* Those that wait, oldest first. */
+struct stock {
+	struct machine *ready[BLANKS];
+	int count;
+	bool wanted; /* asked for once at least */
+};
 
-/* `init.sock` listens before the machine exists: a client can connect to a blank. */
-static int listen_in(const char *directory, struct failure *failure)
+static struct stock ordinary = {.wanted = true}, apart;
+
+static struct stock *stock_of(const struct machine *blank) { return blank->apart ? &apart : &ordinary; }
+
+/* The one to fill next; NULL: all are full. */
+static struct stock *stock_to_fill(void)
+{
+	if (ordinary.count < BLANKS && (ordinary.count <= apart.count || !apart.wanted || apart.count == BLANKS)) return &ordinary;
+	return apart.wanted && apart.count < BLANKS ? &apart : NULL;
+}
+
+/*
+ * `init.sock` listens before the machine exists: a client can connect to a blank. The socket is of the machine's network namespace, where what keeps its processes looks
+ * for it; that makes no difference to who connects, because its address is a path.
+ */
+static int listen_in(int fd, const char *directory, struct failure *failure)
 {
 	struct sockaddr_un address = {.sun_family = AF_UNIX};
 	if ((size_t)snprintf(address.sun_path, sizeof address.sun_path, "%s/init.sock", directory) >= sizeof address.sun_path)
 		return fail_code(failure, "ENAMETOOLONG", "%s/init.sock is longer than a unix socket's path may be", directory);
-	int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-	if (fd < 0) return fail_errno(failure, errno, "making a socket");
-	if (bind(fd, (struct sockaddr *)&address, sizeof address) == 0 && listen(fd, 64) == 0) return fd;
-	int error = errno;
-	close(fd);
-	return fail_errno(failure, error, "listening on %s", address.sun_path);
+	if (bind(fd, (struct sockaddr *)&address, sizeof address) == 0 && listen(fd, 64) == 0) return 0;
+	return fail_errno(failure, errno, "listening on %s", address.sun_path);
 }
 
 /* A copy for the child, in the range that it keeps. */
@@ -88,17 +102,17 @@ static int run_child(struct machine *blank, struct child_plan *plan, struct fail
 	return blank->source.fd < 0 || blank->mntns < 0 || blank->utsns < 0 ? fail_errno(failure, errno, "keeping a machine") : 0;
 }
 
-static int plan_child(struct machine *blank, bool cpu, struct child_plan *plan, int *lifeline, struct failure *failure)
+static int plan_child(struct machine *blank, struct child_plan *plan, int *lifeline, struct failure *failure)
 {
 	char directory[PATH_BYTES];
 	snprintf(directory, sizeof directory, "%s/%s", S.config.run, blank->id);
 	if (blank->userns && userns_slot_take(&blank->slot, &blank->userns_fd, failure) < 0) return -1;
 	if (mkdir(directory, 0700) < 0) return fail_errno(failure, errno, "making %s", directory);
-	if ((plan->listener = listen_in(directory, failure)) < 0) return -1;
+	if ((blank->netns = netns_make(&plan->listener, failure)) < 0) return -1;
+	if (listen_in(plan->listener, directory, failure) < 0) return -1;
 	if ((blank->scratch = scratch_make(directory, failure)) < 0) return -1;
 	if ((plan->scratch = clone_mount(blank->scratch, "", blank->userns_fd, failure)) < 0) return -1;
-	if (cgroup_make(blank->group, cpu, plan->cgroup_procs, &plan->cgroups, &plan->unified, failure) < 0) return -1;
-	if ((blank->netns = netns_make(failure)) < 0) return -1;
+	if (cgroup_make(blank->group, plan->cgroup_procs, &plan->cgroups, &plan->unified, failure) < 0) return -1;
 	int ends[2];
 	if (pipe2(ends, O_CLOEXEC) < 0) return fail_errno(failure, errno, "making the lifeline");
 	plan->lifeline = ends[0];
@@ -108,6 +122,7 @@ static int plan_child(struct machine *blank, bool cpu, struct child_plan *plan, 
 	uint32_t base = machine_id_base(blank);
 	plan->nursery = S.nursery;
 	plan->hostname = DEFAULT_HOSTNAME;
+	plan->apart = blank->apart;
 	plan->set_groups = S.privileged || S.multiple_ids;
 	snprintf(plan->devpts_options, sizeof plan->devpts_options, "newinstance,ptmxmode=0666,mode=0620,gid=%u", plan->set_groups ? base + 5 : 0);
 	plan->capabilities = S.config.capabilities;
@@ -117,11 +132,11 @@ static int plan_child(struct machine *blank, bool cpu, struct child_plan *plan, 
 	return 0;
 }
 
-static int bring_up(struct machine *blank, bool cpu, struct failure *failure)
+static int bring_up(struct machine *blank, struct failure *failure)
 {
 	struct child_plan plan = {.listener = -1, .scratch = -1, .netns = -1, .userns = -1, .unified = -1, .lifeline = -1, .mntns = -1, .utsns = -1};
 	int lifeline = -1;
-	int result = plan_child(blank, cpu, &plan, &lifeline, failure);
+	int result = plan_child(blank, &plan, &lifeline, failure);
 	if (result == 0) result = run_child(blank, &plan, failure);
 	for (int i = 0; i < plan.cgroups; i++) close(plan.cgroup_procs[i]);
 	close_fd(&plan.unified);
@@ -136,52 +151,59 @@ static int bring_up(struct machine *blank, bool cpu, struct failure *failure)
 	return watch(&blank->source, EPOLLIN) < 0 ? fail_errno(failure, errno, "watching a machine") : 0;
 }
 
-static struct machine *make(bool userns, bool cpu, struct failure *failure)
+static struct machine *make(bool userns, bool apart, struct failure *failure)
 {
 	static uint64_t count;
-	struct machine *blank = calloc(1, sizeof *blank);
+	struct machine *blank = machine_new();
 	if (!blank) return fail_errno(failure, ENOMEM, "making a machine"), NULL;
 	blank->state = MACHINE_BLANK;
 	blank->userns = userns;
-	blank->slot = -1;
-	int *const none[] = {&blank->source.fd, &blank->pressure.fd, &blank->userns_fd, &blank->lifeline, &blank->netns, &blank->mntns, &blank->utsns, &blank->scratch,
-			     &blank->slirp_exit, &blank->slirp_up.fd, &blank->slirp.source.fd, &blank->tree.source.fd};
-	for (size_t i = 0; i < sizeof none / sizeof *none; i++) *none[i] = -1;
+	blank->apart = apart;
 	/* The epoch keeps it apart from what an earlier spawner could not remove. */
 	snprintf(blank->group, sizeof blank->group, "sbx-%llu-%llu", (unsigned long long)S.epoch, (unsigned long long)++count);
 	snprintf(blank->id, sizeof blank->id, ".%.62s", blank->group);
-	if (bring_up(blank, cpu, failure) == 0) return blank;
+	if (bring_up(blank, failure) == 0) return blank;
 	machine_dispose(blank);
 	return NULL;
 }
 
-static struct machine *oldest(void)
+static struct machine *oldest(struct stock *stock)
 {
-	struct machine *blank = ready[0];
-	memmove(ready, ready + 1, (size_t)--ready_count * sizeof *ready);
+	struct machine *blank = stock->ready[0];
+	memmove(stock->ready, stock->ready + 1, (size_t)--stock->count * sizeof *stock->ready);
 	return blank;
 }
 
 /* NULL when none waits. One that was killed is left to its event, which comes next. */
-static struct machine *oldest_alive(void)
+static struct machine *oldest_alive(struct stock *stock)
 {
-	while (ready_count > 0) {
-		struct machine *blank = oldest();
+	while (stock->count > 0) {
+		struct machine *blank = oldest(stock);
 		struct pollfd init = {.fd = blank->source.fd, .events = POLLIN};
 		if (poll(&init, 1, 0) == 0) return blank;
 	}
 	return NULL;
 }
 
+/* One whose processes are kept from the beginning has another init. */
+static struct machine *take(const struct create_request *request, struct failure *failure)
+{
+	bool userns = request->profile == 0, is_apart = request->profile == 2;
+	struct machine *blank = NULL;
+	if (is_apart) apart.wanted = true;
+	if (is_apart && !request->processes[0]) blank = oldest_alive(&apart);
+	else if (!is_apart && userns == S.userns_works) blank = oldest_alive(&ordinary);
+	return blank ? blank : make(userns, is_apart, failure);
+}
+
 /* The machine that is to serve the request, its run directory renamed; the caller's from now on. Made now where none waits that fits. */
 struct machine *blank_take(const struct create_request *request, struct failure *failure)
 {
-	bool userns = request->profile == 0, cpu = request->cpu_milli > 0 && cgroup_cpu_extra();
 	char from[PATH_BYTES], to[PATH_BYTES];
 	if ((size_t)snprintf(to, sizeof to, "%s/%s", S.config.run, request->id) + sizeof "/init.sock" > sizeof ((struct sockaddr_un *)0)->sun_path)
 		return fail_code(failure, "ENAMETOOLONG", "%s/init.sock is longer than a unix socket's path may be", to), NULL;
-	struct machine *machine = userns == S.userns_works && !cpu ? oldest_alive() : NULL;
-	if (!machine && !(machine = make(userns, cpu, failure))) return NULL;
+	struct machine *machine = take(request, failure);
+	if (!machine) return NULL;
 	snprintf(from, sizeof from, "%s/%s", S.config.run, machine->id);
 	if (rename(from, to) < 0) {
 		fail_errno(failure, errno, "making %s", to);
@@ -197,24 +219,26 @@ struct machine *blank_take(const struct create_request *request, struct failure 
 
 bool blank_refill(void)
 {
+	struct stock *stock = stock_to_fill();
 	struct failure ignored;
-	struct machine *blank = make(S.userns_works, false, &ignored);
+	struct machine *blank = stock == &apart ? make(false, true, &ignored) : make(S.userns_works, false, &ignored);
 	if (!blank) return false;
-	ready[ready_count++] = blank;
+	stock->ready[stock->count++] = blank;
 	send_blank(blank);
 	return true;
 }
 
-bool blanks_full(void) { return ready_count == BLANKS; }
+bool blanks_full(void) { return stock_to_fill() == NULL; }
 
-bool blanks_low(void) { return ready_count < BLANKS / 4; }
+bool blanks_low(void) { return ordinary.count < BLANKS / 4 || (apart.wanted && apart.count < BLANKS / 4); }
 
 /* Its init has ended, whoever killed it. */
 void blank_gone(struct machine *blank)
 {
-	for (int i = 0; i < ready_count; i++) {
-		if (ready[i] != blank) continue;
-		memmove(ready + i, ready + i + 1, (size_t)(--ready_count - i) * sizeof *ready);
+	struct stock *stock = stock_of(blank);
+	for (int i = 0; i < stock->count; i++) {
+		if (stock->ready[i] != blank) continue;
+		memmove(stock->ready + i, stock->ready + i + 1, (size_t)(--stock->count - i) * sizeof *stock->ready);
 		break;
 	}
 	machine_dispose(blank);
@@ -222,7 +246,10 @@ void blank_gone(struct machine *blank)
 
 void blanks_remove(void)
 {
+	struct stock *const stocks[] = {&ordinary, &apart};
 	/* All die at once, and are then waited for. */
-	for (int i = 0; i < ready_count; i++) kill(ready[i]->pid, SIGKILL);
-	while (ready_count > 0) machine_dispose(oldest());
+	for (int k = 0; k < 2; k++)
+		for (int i = 0; i < stocks[k]->count; i++) kill(stocks[k]->ready[i]->pid, SIGKILL);
+	for (int k = 0; k < 2; k++)
+		while (stocks[k]->count > 0) machine_dispose(oldest(stocks[k]));
 }

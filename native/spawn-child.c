@@ -232,7 +232,7 @@ int child_main(void *argument)
 	reset_signals();
 	TRY(STEP_SECCOMP, prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0));
 	if (plan->filter.len > 0) TRY(STEP_SECCOMP, prctl(PR_SET_SECCOMP, 2 /* SECCOMP_MODE_FILTER */, &plan->filter, 0, 0));
-	char *const argv[] = {(char *)"init", (char *)"--wait", NULL};
+	char *const argv[] = {(char *)"init", (char *)"--wait", plan->apart ? (char *)"--apart" : NULL, NULL};
 	char *const environment[] = {NULL};
 	execve("/dev/.mw/init", argv, environment);
 	fail(plan, STEP_EXEC);

@@ -56,6 +56,7 @@ struct child_plan {
 	int listener;
 	int lifeline;
 	int set_groups;
+	int apart;
 	uint64_t capabilities;
 	uint64_t open_files;
 	struct sock_fprog filter;

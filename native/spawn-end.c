@@ -88,6 +88,7 @@ static void release_running(struct machine *machine)
 	memory_watch_stop(machine);
 	forward_stop(machine);
 	slirp_stop(machine);
+	criu_stop(machine);
 	int *const fds[] = {&machine->lifeline, &machine->netns, &machine->mntns, &machine->utsns};
 	for (size_t i = 0; i < sizeof fds / sizeof *fds; i++) close_fd(fds[i]);
 	remove_groups(machine);
@@ -95,16 +96,10 @@ static void release_running(struct machine *machine)
 	machine->slot = machine->userns_fd = -1;
 }
 
-static void release_base(struct machine *machine)
-{
-	struct machine *base = machine->base;
-	machine->base = NULL;
-	if (base && --base->users == 0 && base->released) machine_dispose(base);
-}
-
 /* Everything of a machine, blank or workspace, in whatever state it is. */
 void machine_dispose(struct machine *machine)
 {
+	copy_abort(machine);
 	if (machine->pid > 0) {
 		kill_everything(machine);
 		waitpid(machine->pid, NULL, __WALL);
@@ -112,13 +107,15 @@ void machine_dispose(struct machine *machine)
 	}
 	if (machine->state != MACHINE_SEALED) release_running(machine);
 	workspace_close_tree(machine);
+	detached_leave(machine);
 	scratch_remove(machine);
 	remove_run_directory(machine->id);
 	if (machine->state != MACHINE_BLANK) machine_remove(machine);
-	release_base(machine);
+	workspace_rebase(machine, NULL);
 	answer_waiters(machine);
 	for (int i = 0; i < machine->lower_count; i++) free(machine->lowers[i]);
 	free(machine->lowers);
+	free(machine->note);
 	free_later(machine);
 }
 
@@ -140,12 +137,14 @@ void machine_exited(struct source *source, uint32_t events)
 	if (machine->state == MACHINE_RUNNING) machine->reason = END_DIED;
 	waitpid(machine->pid, NULL, __WALL);
 	machine->pid = 0;
+	copy_abort(machine);
 	if (machine->state == MACHINE_BLANK) {
 		blank_gone(machine);
 		return;
 	}
 	count_limits(machine);
-	if (machine->reason != END_SEALED && !died_of_memory(machine)) {
+	bool kept = machine->reason == END_SEALED || machine->reason == END_DETACHED;
+	if (!kept && !died_of_memory(machine)) {
 		struct machine copy = *machine;
 		/* Answers wait until everything is gone; the event follows them. */
 		machine_dispose(machine);
@@ -155,9 +154,11 @@ void machine_exited(struct source *source, uint32_t events)
 	release_running(machine);
 	machine->state = MACHINE_SEALED;
 	workspace_sealed(machine);
-	if (machine->reason == END_SEALED) send_sealed(machine);
+	if (machine->reason == END_DETACHED) detached(machine);
+	if (kept) send_sealed(machine);
 	answer_waiters(machine);
-	send_ended(machine);
+	/* A machine of a detached one's id is made again: that one is what ends. */
+	if (machine->reason != END_DETACHED) send_ended(machine);
 }
 
 struct lease_scan {

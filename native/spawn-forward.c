@@ -48,10 +48,9 @@ static void connection_close(struct connection *connection)
 	struct end *ends[] = {&connection->inside, &connection->outside};
 	for (int i = 0; i < 2; i++) {
 		if (ends[i]->source.fd >= 0) {
-			if (ends[i]->registered) unwatch(&ends[i]->source);
+			unwatch(&ends[i]->source);
 			close_fd(&ends[i]->source.fd);
 		}
-		ends[i]->source.handle = NULL;
 		free(ends[i]->buffer);
 		ends[i]->buffer = NULL;
 	}
@@ -102,6 +101,8 @@ static int pump(struct end *from, struct end *to)
 	return 0;
 }
 
+static void end_ready(struct source *source, uint32_t events);
+
 static int rewatch_end(struct end *end, struct end *other)
 {
 	uint32_t events = 0;
@@ -115,6 +116,7 @@ static int rewatch_end(struct end *end, struct end *other)
 		return 0;
 	}
 	if (!end->registered) {
+		end->source.handle = end_ready;
 		if (watch(&end->source, events) < 0) return -1;
 		end->registered = true;
 	} else if (events != end->events && rewatch(&end->source, events) < 0) {
@@ -257,7 +259,6 @@ void forward_stop(struct machine *machine)
 	for (int i = 0; i < machine->service_count; i++) {
 		unwatch(&machine->services[i].source);
 		close_fd(&machine->services[i].source.fd);
-		machine->services[i].source.handle = NULL;
 	}
 	struct connection *next;
 	for (struct connection *connection = connections; connection; connection = next) {

@@ -103,6 +103,13 @@ static int remember_lowers(struct machine *machine, const struct create_request 
 	return machine->lower_count == request->layer_count ? 0 : fail_errno(failure, ENOMEM, "making %s", machine->id);
 }
 
+int machine_up(struct machine *machine, struct failure *failure)
+{
+	if (machine->public_network && slirp_start(machine, failure) < 0) return -1;
+	if (machine->memory_bytes) memory_watch_start(machine);
+	return 0;
+}
+
 static int bring_up(struct machine *machine, const struct create_request *request, struct failure *failure)
 {
 	machine->memory_bytes = request->memory_bytes;
@@ -115,11 +122,12 @@ static int bring_up(struct machine *machine, const struct create_request *reques
 	if (cgroup_limit(machine, request, failure) < 0) return -1;
 	if (give_root(machine, request, failure) < 0) return -1;
 	if (start_services(machine, request, failure) < 0) return -1;
+	if (request->processes[0] && processes_restore(machine, request, failure) < 0) return -1;
 	close_fd(&machine->mntns);
 	close_fd(&machine->utsns);
 	close_fd(&machine->netns);
-	if (machine->public_network && slirp_start(machine, failure) < 0) return -1;
-	if (machine->memory_bytes) memory_watch_start(machine);
+	if (machine->create_pending) return 0;
+	if (machine_up(machine, failure) < 0) return -1;
 	return write(machine->lifeline, "", 1) == 1 ? 0 : fail_errno(failure, errno, "starting %s", machine->id);
 }
 

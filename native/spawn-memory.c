@@ -4,9 +4,11 @@
  * limit (below it, processes cannot be over it), every 50 ms. Over the limit the largest process is killed, as the kernel would.
  */
 #include "spawn.h"
+#include "spawn-kernel.h"
 
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,7 +17,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { HOT_MS = 50, POLL_MS = 100 };
+enum { HOT_MS = 50, POLL_MS = 100, VICTIM_MS = 10000 };
 
 static struct machine *hot; /* machines that are looked at by time */
 
@@ -59,9 +61,21 @@ void memory_watch_start(struct machine *machine)
 void memory_watch_stop(struct machine *machine)
 {
 	cool(machine);
+	close_fd(&machine->victim);
 	if (machine->pressure.fd < 0) return;
 	unwatch(&machine->pressure);
 	close_fd(&machine->pressure.fd);
+}
+
+/* The number given last to a process: numbers are given in a circle. 0: unknown. */
+static pid_t newest_process(void)
+{
+	int newest = 0;
+	FILE *file = fopen("/proc/loadavg", "re");
+	if (!file) return 0;
+	if (fscanf(file, "%*s %*s %*s %*s %d", &newest) != 1) newest = 0;
+	fclose(file);
+	return newest;
 }
 
 /* What runs in a machine: looked at while it uses more than its memory limit. */
@@ -69,14 +83,14 @@ struct survey {
 	struct machine *machine;
 	struct stat program; /* init's */
 	bool known;
-	pid_t highest;
+	pid_t newest; /* of the host when the survey began */
 	pid_t largest;
 	uint64_t pages;
 };
 
 static void survey_start(struct survey *survey, struct machine *machine)
 {
-	*survey = (struct survey){.machine = machine, .highest = machine->protected_to};
+	*survey = (struct survey){.machine = machine};
 	char path[64];
 	snprintf(path, sizeof path, "/proc/%d/exe", (int)machine->pid);
 	survey->known = stat(path, &survey->program) == 0;
@@ -92,6 +106,14 @@ static bool is_init(const struct survey *survey, pid_t pid)
 	return !survey->known || stat(path, &program) < 0 || (program.st_ino == survey->program.st_ino && program.st_dev == survey->program.st_dev);
 }
 
+/* Began after the last survey, which put all before init that there were. */
+static bool is_new(const struct survey *survey, pid_t pid)
+{
+	pid_t last = survey->machine->protected_to;
+	if (last <= 0 || survey->newest <= 0) return true;
+	return survey->newest >= last ? pid > last : pid > last || pid <= survey->newest;
+}
+
 /*
  * The kernel kills the process with the most memory of its own, and memory can be held by programs that are smaller than init: as files, in sockets. So they are
  * made to go first. What they start inherits it, and cannot undo it.
@@ -99,12 +121,13 @@ static bool is_init(const struct survey *survey, pid_t pid)
 static int put_before_init(pid_t pid, void *context)
 {
 	struct survey *survey = context;
-	if (pid <= survey->machine->protected_to || is_init(survey, pid)) return 0;
+	if (!is_new(survey, pid) || is_init(survey, pid)) return 0;
 	char path[64];
 	snprintf(path, sizeof path, "/proc/%d/oom_score_adj", (int)pid);
 	int fd = open(path, O_WRONLY | O_CLOEXEC);
-	if (fd >= 0 && write(fd, "900", 3) == 3 && pid > survey->highest) survey->highest = pid;
-	if (fd >= 0) close(fd);
+	if (fd < 0) return 0;
+	if (write(fd, "900", 3) < 0) errno = 0; /* gone */
+	close(fd);
 	return 0;
 }
 
@@ -124,35 +147,75 @@ static int compare(pid_t pid, void *context)
 	return 0;
 }
 
-static void enforce(struct machine *machine)
+/* A process that was killed holds its memory until it is gone. Nobody else dies for it meanwhile, unless it does not end, as one that waits for a disk: the hard limit holds meanwhile. */
+static bool victim_dying(struct machine *machine, uint64_t now)
 {
+	struct pollfd gone = {.fd = machine->victim, .events = POLLIN};
+	if (machine->victim < 0) return false;
+	if (now < machine->victim_until_ms && poll(&gone, 1, 0) == 0) return true;
+	close_fd(&machine->victim);
+	return false;
+}
+
+static void enforce(struct machine *machine, uint64_t now)
+{
+	if (victim_dying(machine, now)) return;
 	struct survey survey;
 	survey_start(&survey, machine);
 	cgroup_each_process(machine->group, compare, &survey);
-	if (survey.largest > 0 && cgroup_kill_process(machine->group, survey.largest)) machine->limits[LIMIT_OOM]++;
+	if (survey.largest <= 0) return;
+	int victim = k_pidfd_open(survey.largest);
+	if (!cgroup_kill_process(machine->group, survey.largest)) {
+		close_fd(&victim);
+		return;
+	}
+	machine->limits[LIMIT_OOM]++;
+	machine->victim = victim < 0 ? -1 : keep_fd(victim);
+	machine->victim_until_ms = now + VICTIM_MS;
 }
 
 static void protect_init(struct machine *machine)
 {
 	struct survey survey;
 	survey_start(&survey, machine);
+	survey.newest = newest_process();
 	cgroup_each_process(machine->group, put_before_init, &survey);
-	machine->protected_to = survey.highest;
+	machine->protected_to = survey.newest;
+}
+
+/* Also exactly at the limit: v1 rings there, and not again when the use grows on. */
+static bool above(const struct machine *machine, struct usage *usage)
+{
+	cgroup_usage(machine, usage, true);
+	return usage->total_bytes >= machine->memory_bytes;
+}
+
+/*
+ * Sets the alarm again, and looks once more: what grew before it was set does not ring. v1 remembers for each alarm whether the use was above, and looks only
+ * every 128 pages, while unused charges are given back without a look: an old alarm may hold the limit for crossed, and stay silent the next time.
+ */
+static void rearm(struct machine *machine, uint64_t now)
+{
+	struct usage usage;
+	memory_watch_stop(machine);
+	memory_watch_start(machine);
+	if (above(machine, &usage)) heat(machine, now);
 }
 
 static void check(struct machine *machine, uint64_t now)
 {
 	struct usage usage;
-	cgroup_usage(machine, &usage, true);
-	bool above = usage.total_bytes > machine->memory_bytes;
-	if (above) protect_init(machine);
-	else machine->protected_to = 0; /* numbers may have gone round by the next time */
-	if (usage.memory_known && usage.process_bytes > machine->memory_bytes) enforce(machine);
+	if (!above(machine, &usage)) {
+		machine->protected_to = 0; /* numbers may go round before the next time */
+		if (machine->pressure.fd < 0) heat(machine, now + POLL_MS);
+		else rearm(machine, now);
+		return;
+	}
+	protect_init(machine);
+	if (usage.memory_known && usage.process_bytes > machine->memory_bytes) enforce(machine, now);
 	/* Slowed down no longer than until init is protected. */
-	cgroup_memory_alarm(machine, !above && machine->pressure.fd >= 0);
-	if (above) heat(machine, now + HOT_MS);
-	else if (machine->pressure.fd < 0) heat(machine, now + POLL_MS);
-	else cool(machine);
+	cgroup_memory_alarm(machine, false);
+	heat(machine, now + HOT_MS);
 }
 
 void memory_check(uint64_t now)

@@ -17,6 +17,7 @@
 
 struct making {
 	int fd;
+	int socket; /* of unix, in that namespace */
 	int error;
 };
 
@@ -54,14 +55,15 @@ static int make_main(void *context)
 	/* Ports below 1024 and ping are root's elsewhere; the namespace belongs to a user namespace that root of the machine is not in. */
 	set("/proc/sys/net/ipv4/ip_unprivileged_port_start", "0");
 	set("/proc/sys/net/ipv4/ping_group_range", "0 2147483647");
-	making->fd = open("/proc/self/ns/net", O_RDONLY | O_CLOEXEC);
+	making->socket = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	if (making->socket >= 0) making->fd = open("/proc/self/ns/net", O_RDONLY | O_CLOEXEC);
 	making->error = errno;
 	syscall(SYS_exit, 0);
 	return 0;
 }
 
-/* A descriptor of a fresh namespace, the caller's to close. */
-int netns_make(struct failure *failure)
+/* A descriptor of a fresh namespace, and a unix socket that belongs to it, both the caller's to close. */
+int netns_make(int *unix_socket, struct failure *failure)
 {
 	static char *stack;
 	enum { STACK = 16384 };
@@ -70,10 +72,11 @@ int netns_make(struct failure *failure)
 		if (stack == MAP_FAILED) return stack = NULL, fail_errno(failure, errno, "making a network namespace");
 	}
 	static struct making making;
-	making = (struct making){.fd = -1};
+	making = (struct making){.fd = -1, .socket = -1};
 	pid_t pid = clone(make_main, stack + STACK, CLONE_VM | CLONE_VFORK | CLONE_FILES | CLONE_NEWNET | SIGCHLD, &making);
 	if (pid < 0) return fail_errno(failure, errno, "making a network namespace");
 	waitpid(pid, NULL, __WALL);
+	*unix_socket = making.socket;
 	if (making.fd < 0) return fail_errno(failure, making.error, "setting up the loopback of a network namespace");
 	int fd = keep_fd(making.fd);
 	return fd < 0 ? fail_errno(failure, errno, "keeping a network namespace") : fd;

@@ -1,8 +1,10 @@
-/* Requests of the controller, answers and events to it, over fd 3. A broken frame ends the connection, which is as if the controller had died. */
+/* Requests of the controller, answers and events to it, over fd 3, or over what spawn-takeover.c accepted. A broken frame ends the connection, which is as if the controller had died. */
 #include "spawn-protocol.h"
 #include "spawn.h"
+#include "spawn-kernel.h"
 
 #include <errno.h>
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,6 +18,8 @@ static size_t input_length;
 static uint8_t *output;
 static size_t output_start, output_length, output_capacity;
 static bool input_paused;
+/* Before the event loop begins as well: what is said then is said over fd 3. */
+static bool attached = true;
 
 void controller_gone(void);
 
@@ -51,7 +55,7 @@ static bool reserve(size_t size)
 	return true;
 }
 
-static wire_writer begin(size_t room)
+wire_writer answer_begin(size_t room)
 {
 	if (!reserve(room)) {
 		logf_("the controller does not read: giving it up");
@@ -61,228 +65,18 @@ static wire_writer begin(size_t room)
 	return wire_writer_on(output + output_length, room);
 }
 
-static void finish(wire_writer *writer)
+/* What nobody is there to hear is not kept for somebody else. */
+void answer_add(size_t length)
 {
-	if (wire_end(writer)) output_length += writer->len;
+	if (attached) output_length += length;
 }
 
-void send_ok(uint32_t ref)
+void answer_finish(wire_writer *writer)
 {
-	wire_writer writer = begin(64);
-	wire_begin(&writer, ANSWER_OK, ref);
-	finish(&writer);
-}
-
-void send_error(uint32_t ref, const char *code, const char *message)
-{
-	wire_writer writer = begin(1024);
-	if (wire_error(&writer, ref, code, message)) output_length += writer.len;
-}
-
-void send_created(const struct machine *machine, uint32_t ref)
-{
-	wire_writer writer = begin(128);
-	wire_begin(&writer, ANSWER_OK, ref);
-	wire_put_u64(&writer, CREATED_PID, (uint64_t)machine->pid);
-	wire_put_u64(&writer, CREATED_UID_BASE, machine_id_base(machine));
-	wire_text(&writer, CREATED_BLANK, machine->group);
-	finish(&writer);
-}
-
-void send_blank(const struct machine *blank)
-{
-	wire_writer writer = begin(128);
-	wire_begin(&writer, EVENT_BLANK, 0);
-	wire_text(&writer, BLANK_NAME, blank->group);
-	finish(&writer);
-}
-
-void send_ended(const struct machine *machine)
-{
-	static const char *const REASONS[] = {
-		[END_KILLED] = "killed", [END_EXPIRED] = "expired", [END_DIED] = "died", [END_LOST] = "lost", [END_SEALED] = "sealed"};
-	wire_writer writer = begin(512);
-	wire_begin(&writer, EVENT_ENDED, 0);
-	wire_text(&writer, ENDED_ID, machine->id);
-	wire_text(&writer, ENDED_REASON, REASONS[machine->reason]);
-	wire_put_u64(&writer, ENDED_OOM_KILLED, machine->limits[LIMIT_OOM]);
-	wire_put_u64(&writer, ENDED_PIDS_HIT, machine->limits[LIMIT_PIDS]);
-	wire_put_u64(&writer, ENDED_DISK_FULL, machine->limits[LIMIT_DISK]);
-	wire_put_u64(&writer, ENDED_KEPT, kept_after_death(machine));
-	finish(&writer);
-}
-
-void send_busy(pid_t holder)
-{
-	wire_writer writer = begin(64);
-	wire_begin(&writer, EVENT_BUSY, 0);
-	wire_put_u64(&writer, BUSY_PID, (uint64_t)holder);
-	finish(&writer);
-	protocol_flush();
-}
-
-static void put_missing(wire_writer *writer, bool present, const char *name, const char *reason)
-{
-	if (present) return;
-	char text[600];
-	snprintf(text, sizeof text, "%s: %s", name, reason);
-	wire_text(writer, HELLO_MISSING, text);
-}
-
-void send_hello(void)
-{
-	const char *no_groups = cgroups_missing();
-	wire_writer writer = begin(8192);
-	wire_begin(&writer, EVENT_HELLO, 0);
-	wire_put_u64(&writer, HELLO_EPOCH, S.epoch);
-	wire_put_u64(&writer, HELLO_PID, (uint64_t)getpid());
-	wire_put_u64(&writer, HELLO_PRIVILEGED, S.privileged);
-	wire_put_u64(&writer, HELLO_USERS, S.privileged || S.multiple_ids);
-	wire_put_u64(&writer, HELLO_USERNS, S.userns_works);
-	wire_put_u64(&writer, HELLO_MEMORY, S.memory_enforced);
-	wire_put_u64(&writer, HELLO_PIDS, S.pids_enforced);
-	wire_put_u64(&writer, HELLO_CPU, S.cpu_enforced);
-	wire_put_u64(&writer, HELLO_FREEZE, S.freezer);
-	wire_put_u64(&writer, HELLO_PUBLIC, slirp_missing() == NULL);
-	put_missing(&writer, S.userns_works, "userns", S.userns_reason);
-	put_missing(&writer, S.privileged || S.multiple_ids, "users", S.users_reason);
-	put_missing(&writer, S.memory_enforced, "memory", no_groups);
-	put_missing(&writer, S.pids_enforced, "pids", no_groups);
-	put_missing(&writer, S.cpu_enforced, "cpu", no_groups);
-	put_missing(&writer, S.freezer, "freeze", "no cgroup v2 hierarchy is mounted and writable (Linux 5.2 or later has cgroup.freeze)");
-	put_missing(&writer, slirp_missing() == NULL, "public", slirp_missing());
-	finish(&writer);
+	if (wire_end(writer)) answer_add(writer->len);
 }
 
 /* ---- requests ---- */
-
-static int set_text(char *out, size_t size, const wire_field *field) { return wire_str(field, out, size) ? 0 : -1; }
-
-static int add_path(char **list, int *count, int most, const wire_field *field)
-{
-	if (*count >= most || field->len == 0 || field->len >= 4096 || field->data[0] != '/' || memchr(field->data, 0, field->len)) return -1;
-	char *copy = strndup((const char *)field->data, field->len);
-	if (!copy) return -1;
-	list[(*count)++] = copy;
-	return 0;
-}
-
-/* Below `/`, without `.` or `..`, and without the characters that separate overlay options: it becomes part of one. */
-static bool part_target_valid(const char *target)
-{
-	if (target[0] != '/' || target[1] == 0 || strlen(target) >= 200) return false;
-	for (const char *at = target; *at; at++) {
-		if (*at == ',' || *at == ':' || *at == '\\') return false;
-		if (*at == '/' && (at[1] == '/' || at[1] == 0 || (at[1] == '.' && (at[2] == '/' || at[2] == 0 || (at[2] == '.' && (at[3] == '/' || at[3] == 0))))))
-			return false;
-	}
-	return true;
-}
-
-static int add_service(struct create_request *request, const wire_field *field)
-{
-	if (request->service_count >= PLAN_SERVICES || field->len < 4 || field->len - 2 >= SERVICE_TARGET_BYTES) return -1;
-	if (field->data[2] != '/' || memchr(field->data + 2, 0, field->len - 2)) return -1;
-	uint16_t port = wire_get_u16(field->data);
-	if (port == 0) return -1;
-	for (int i = 0; i < request->service_count; i++)
-		if (request->services[i].port == port) return -1;
-	request->services[request->service_count].port = port;
-	memcpy(request->services[request->service_count].target, field->data + 2, field->len - 2);
-	request->services[request->service_count].target[field->len - 2] = 0;
-	request->service_count++;
-	return 0;
-}
-
-static int add_field(struct create_request *request, const wire_field *field)
-{
-	switch (field->tag) {
-	case CREATE_ID: return set_text(request->id, sizeof request->id, field);
-	case CREATE_PROFILE: return wire_u64(field, &request->profile) && request->profile <= 1 ? 0 : -1;
-	case CREATE_LAYER: return add_path(request->layers, &request->layer_count, PLAN_LAYERS, field);
-	case CREATE_PART: {
-		int index = request->part_count, count = 0;
-		if (index >= PLAN_PARTS || add_path(&request->parts[index].target, &count, 1, field) < 0) return -1;
-		request->part_count++;
-		return part_target_valid(request->parts[index].target) ? 0 : -1;
-	}
-	case CREATE_PART_LAYER:
-		if (request->part_count == 0) return -1;
-		return add_path(request->parts[request->part_count - 1].layers, &request->parts[request->part_count - 1].layer_count, PLAN_LAYERS, field);
-	case CREATE_WORKSPACE: return set_text(request->workspace, sizeof request->workspace, field);
-	case CREATE_CPU_MILLI: return wire_u64(field, &request->cpu_milli) && request->cpu_milli <= 1000000 ? 0 : -1;
-	case CREATE_MEMORY_BYTES: return wire_u64(field, &request->memory_bytes) && request->memory_bytes < 1ull << 50 ? 0 : -1;
-	case CREATE_DISK_BYTES: return wire_u64(field, &request->disk_bytes) && request->disk_bytes < 1ull << 50 ? 0 : -1;
-	case CREATE_PIDS: return wire_u64(field, &request->pids) ? 0 : -1;
-	case CREATE_NETWORK: return wire_u64(field, &request->network) && request->network <= 1 ? 0 : -1;
-	case CREATE_SERVICE: return add_service(request, field);
-	case CREATE_HOSTNAME: return set_text(request->hostname, sizeof request->hostname, field);
-	case CREATE_TTL_MS: return wire_u64(field, &request->ttl_ms) ? 0 : -1;
-	default: return -1;
-	}
-}
-
-static bool hostname_valid(const char *name)
-{
-	if (!name[0]) return false;
-	for (const char *at = name; *at; at++)
-		if (!((*at >= 'a' && *at <= 'z') || (*at >= 'A' && *at <= 'Z') || (*at >= '0' && *at <= '9') || *at == '-' || *at == '.' || *at == '_')) return false;
-	return true;
-}
-
-/* What is wrong with a complete request, or NULL. */
-static const char *refuse(const struct create_request *request, struct failure *failure)
-{
-	if (!id_valid(request->id)) return "the id must be one DNS label in lower case";
-	if (request->layer_count == 0) return "a machine needs at least one layer";
-	for (int i = 0; i < request->part_count; i++)
-		if (request->parts[i].layer_count == 0) return "a part needs at least one layer";
-	if (!hostname_valid(request->hostname)) return "the host name has characters that host names do not have";
-	snprintf(failure->code, sizeof failure->code, "unsupported");
-	if (request->profile == 0 && !S.userns_works) return "user namespaces do not work here; ask for the namespaces profile";
-	if (request->network == 1 && slirp_missing()) return slirp_missing();
-	if (request->memory_bytes && !S.memory_enforced) return "memory cannot be limited here";
-	if (request->pids && !S.pids_enforced) return "the number of processes cannot be limited here";
-	if (request->cpu_milli && !S.cpu_enforced) return "CPU time cannot be limited here";
-	return NULL;
-}
-
-static void free_request(struct create_request *request)
-{
-	for (int i = 0; i < request->layer_count; i++) free(request->layers[i]);
-	for (int i = 0; i < request->part_count; i++) {
-		free(request->parts[i].target);
-		for (int k = 0; k < request->parts[i].layer_count; k++) free(request->parts[i].layers[k]);
-	}
-}
-
-static void on_create(const wire_frame *frame)
-{
-	static struct create_request request;
-	memset(&request, 0, sizeof request);
-	strcpy(request.hostname, DEFAULT_HOSTNAME);
-	struct failure failure = {.code = "EINVAL"};
-	const char *wrong = NULL;
-	wire_cursor cursor = wire_fields(frame);
-	wire_field field;
-	while (!wrong && wire_next(&cursor, &field)) {
-		if (add_field(&request, &field) == 0) continue;
-		snprintf(failure.message, sizeof failure.message, "field %u of a creation is unknown, malformed or one too many", field.tag);
-		wrong = failure.message;
-	}
-	if (!wrong) wrong = refuse(&request, &failure);
-	if (!wrong) fail_code(&failure, "EIO", "making %s", request.id);
-	struct machine *machine = wrong ? NULL : make_machine(&request, &failure);
-	if (machine) {
-		machine->create_ref = frame->ref;
-		if (!machine->create_pending) send_created(machine, frame->ref);
-		protocol_flush();
-		S.lease_added = true;
-	} else {
-		send_error(frame->ref, failure.code, wrong ? wrong : failure.message);
-	}
-	free_request(&request);
-}
 
 /* The one id of requests that have nothing else. */
 static bool only_id(const wire_frame *frame, char *id)
@@ -301,8 +95,20 @@ static struct machine *named(const wire_frame *frame, bool sealed)
 	char id[ID_BYTES];
 	if (!only_id(frame, id)) return NULL;
 	struct machine *machine = machine_find(id);
-	if (machine && !machine->released && (machine->state == MACHINE_SEALED) == sealed && (sealed || machine->state == MACHINE_RUNNING)) return machine;
+	if (machine && !machine->released && !machine->copying && (machine->state == MACHINE_SEALED) == sealed && (sealed || machine->state == MACHINE_RUNNING)) return machine;
 	send_error(frame->ref, "gone", sealed ? "no such workspace" : "no such machine");
+	return NULL;
+}
+
+/* A workspace, or a machine in which nothing can change: what it wrote can be read. */
+static struct machine *standing(const wire_frame *frame)
+{
+	char id[ID_BYTES];
+	if (!only_id(frame, id)) return NULL;
+	struct machine *machine = machine_find(id);
+	bool sealed = machine && machine->state == MACHINE_SEALED && !machine->released && !machine->copying;
+	if (sealed || (machine && machine->state == MACHINE_RUNNING && (machine->frozen || machine_quiet(machine)))) return machine;
+	send_error(frame->ref, "gone", "no such workspace, and no machine that stands still");
 	return NULL;
 }
 
@@ -341,14 +147,6 @@ static void on_seal(const wire_frame *frame)
 	machine_end(machine, END_SEALED);
 }
 
-void send_sealed(const struct machine *machine)
-{
-	wire_writer writer = begin(64);
-	wire_begin(&writer, ANSWER_OK, machine->seal_ref);
-	wire_put_u64(&writer, SEALED_BYTES, scratch_used(machine));
-	finish(&writer);
-}
-
 static void on_renew(const wire_frame *frame)
 {
 	uint64_t ttl = 0;
@@ -360,7 +158,7 @@ static void on_renew(const wire_frame *frame)
 			send_error(frame->ref, "EINVAL", "a malformed renewal");
 			return;
 		}
-	wire_writer writer = begin((size_t)frame->fields_len + 64);
+	wire_writer writer = answer_begin((size_t)frame->fields_len + 64);
 	wire_begin(&writer, ANSWER_OK, frame->ref);
 	uint64_t now = now_ms();
 	cursor = wire_fields(frame);
@@ -374,7 +172,7 @@ static void on_renew(const wire_frame *frame)
 		machine->expires_ms = ttl ? now + ttl : 0;
 		S.lease_added = true;
 	}
-	finish(&writer);
+	answer_finish(&writer);
 }
 
 static void on_freeze(const wire_frame *frame, bool frozen)
@@ -393,7 +191,7 @@ static void on_metrics(const wire_frame *frame)
 	struct usage usage;
 	cgroup_usage(machine, &usage, false);
 	scratch_check_full(machine);
-	wire_writer writer = begin(512);
+	wire_writer writer = answer_begin(512);
 	wire_begin(&writer, ANSWER_OK, frame->ref);
 	if (usage.cpu_known) wire_put_u64(&writer, METRICS_CPU_US, usage.cpu_us);
 	if (usage.memory_known) wire_put_u64(&writer, METRICS_MEMORY_BYTES, usage.memory_bytes);
@@ -403,26 +201,26 @@ static void on_metrics(const wire_frame *frame)
 	wire_put_u64(&writer, METRICS_OOM_KILLED, machine->limits[LIMIT_OOM] + usage.oom_kills);
 	wire_put_u64(&writer, METRICS_PIDS_HIT, usage.pids_hits);
 	wire_put_u64(&writer, METRICS_DISK_FULL, machine->limits[LIMIT_DISK]);
-	finish(&writer);
+	answer_finish(&writer);
 }
 
 static void list_one(struct machine *machine, void *context)
 {
 	if (machine->released) return;
-	wire_text(context, machine->state == MACHINE_SEALED ? LIST_SEALED : LIST_RUNNING, machine->id);
+	wire_text(context, machine->copying ? LIST_UNFINISHED : machine->state == MACHINE_SEALED ? LIST_SEALED : LIST_RUNNING, machine->id);
 }
 
 static void on_list(const wire_frame *frame)
 {
-	wire_writer writer = begin(WIRE_FRAME_MAX);
+	wire_writer writer = answer_begin(WIRE_FRAME_MAX);
 	wire_begin(&writer, ANSWER_OK, frame->ref);
 	machines_each(list_one, &writer);
-	finish(&writer);
+	answer_finish(&writer);
 }
 
 static void on_workspace(const wire_frame *frame, bool open)
 {
-	struct machine *machine = named(frame, true);
+	struct machine *machine = open ? standing(frame) : named(frame, true);
 	struct failure failure;
 	if (!machine) return;
 	if (!open) workspace_release(machine);
@@ -431,6 +229,96 @@ static void on_workspace(const wire_frame *frame, bool open)
 		return;
 	}
 	send_ok(frame->ref);
+}
+
+/* What requests about kept files say. */
+struct keeping {
+	char id[ID_BYTES], as[ID_BYTES];
+	uint64_t force, count;
+};
+
+/* The layers that a rebased workspace lies on, copied; NULL when there are none or they are malformed. */
+static char **layers_read(const wire_frame *frame, int *count)
+{
+	char **layers = calloc(PLAN_LAYERS, sizeof *layers);
+	wire_cursor cursor = wire_fields(frame);
+	wire_field field;
+	*count = 0;
+	while (layers && wire_next(&cursor, &field)) {
+		if (field.tag != TAG_LAYER || *count == PLAN_LAYERS || field.len == 0 || field.len >= 4096 || field.data[0] != '/' || memchr(field.data, 0, field.len)) continue;
+		if (!(layers[*count] = strndup((const char *)field.data, field.len))) break;
+		++*count;
+	}
+	return layers;
+}
+
+static struct machine *keeping_read(const wire_frame *frame, struct keeping *keeping)
+{
+	memset(keeping, 0, sizeof *keeping);
+	wire_cursor cursor = wire_fields(frame);
+	wire_field field;
+	bool sound = true;
+	while (sound && wire_next(&cursor, &field)) {
+		if (field.tag == TAG_ID) sound = wire_str(&field, keeping->id, ID_BYTES);
+		else if (field.tag == TAG_AS) sound = wire_str(&field, keeping->as, ID_BYTES);
+		else if (field.tag == TAG_FORCE) sound = wire_u64(&field, &keeping->force);
+		else if (field.tag == TAG_COUNT) sound = wire_u64(&field, &keeping->count);
+		else sound = field.tag == TAG_LAYER;
+	}
+	struct machine *machine = sound && keeping->id[0] ? machine_find(keeping->id) : NULL;
+	if (!sound || !keeping->id[0]) send_error(frame->ref, "EINVAL", "the request is malformed");
+	else if (!machine || machine->copying || machine->state == MACHINE_ENDING || machine->create_pending) send_error(frame->ref, "gone", "no such machine or workspace"), machine = NULL;
+	return machine;
+}
+
+static void on_keep(const wire_frame *frame)
+{
+	struct keeping keeping;
+	struct failure failure;
+	struct machine *machine = keeping_read(frame, &keeping), *base = NULL;
+	if (!machine) return;
+	bool sealed = machine->state == MACHINE_SEALED;
+	int result = -1;
+	bool pending = true;
+	if (frame->type == REQUEST_REBASE) {
+		base = keeping.as[0] ? machine_find(keeping.as) : NULL;
+		if (!sealed || (keeping.as[0] && (!base || base->state != MACHINE_SEALED || base->copying))) fail_code(&failure, "gone", "no such workspace");
+		else {
+			int count;
+			char **layers = layers_read(frame, &count);
+			workspace_rebase(machine, base);
+			if (count > 0) workspace_relayer(machine, layers, count);
+			else free(layers);
+			result = 0;
+			pending = false;
+		}
+	} else if (frame->type == REQUEST_FLATTEN) {
+		/* Of a machine: what it lies on. */
+		if (!sealed) machine = machine->base;
+		result = machine ? workspace_flatten(machine, keeping.as, keeping.count, frame->ref, &failure) : fail_code(&failure, "gone", "the machine lies on no workspace");
+	} else if (sealed) {
+		fail_code(&failure, "gone", "no such machine");
+	} else {
+		machine->seal_ref = frame->ref;
+		result = frame->type == REQUEST_COPY ? machine_copy(machine, keeping.as, frame->ref, &failure) : machine_detach(machine, keeping.as, keeping.force, &failure);
+	}
+	if (result < 0) send_error(frame->ref, failure.code, failure.message);
+	else if (!pending) send_ok(frame->ref);
+}
+
+static void on_dump(const wire_frame *frame)
+{
+	char id[ID_BYTES] = "", directory[PATH_BYTES] = "";
+	wire_cursor cursor = wire_fields(frame);
+	wire_field field;
+	bool sound = true;
+	while (sound && wire_next(&cursor, &field))
+		sound = (field.tag == TAG_ID && wire_str(&field, id, sizeof id)) || (field.tag == TAG_DIRECTORY && wire_str(&field, directory, sizeof directory));
+	struct machine *machine = sound && id[0] ? machine_find(id) : NULL;
+	struct failure failure;
+	if (!sound || directory[0] != '/') send_error(frame->ref, "EINVAL", "the request is malformed");
+	else if (!machine || machine->state != MACHINE_RUNNING || machine->create_pending) send_error(frame->ref, "gone", "no such machine");
+	else if (processes_dump(machine, directory, frame->ref, &failure) < 0) send_error(frame->ref, failure.code, failure.message);
 }
 
 static void dispatch(const wire_frame *frame)
@@ -446,6 +334,12 @@ static void dispatch(const wire_frame *frame)
 	case REQUEST_WORKSPACE_OPEN: on_workspace(frame, true); break;
 	case REQUEST_WORKSPACE_RELEASE: on_workspace(frame, false); break;
 	case REQUEST_LIST: on_list(frame); break;
+	case REQUEST_DETACH: case REQUEST_COPY: case REQUEST_REBASE: case REQUEST_FLATTEN: on_keep(frame); break;
+	case REQUEST_DUMP: on_dump(frame); break;
+	case REQUEST_NOTE: on_note(frame); break;
+	case REQUEST_RECALL: on_recall(frame); break;
+	case REQUEST_KEEP: on_grace(frame); break;
+	case REQUEST_STOP: spawner_stop(0); break;
 	default: send_error(frame->ref, "EOPNOTSUPP", "an unknown request"); break;
 	}
 }
@@ -486,17 +380,41 @@ static void channel_ready(struct source *source, uint32_t events)
 	take_frames();
 }
 
+/* One that lives, and only did not read, learns that it is alone. The number 3 stays taken. */
+static void leave(void)
+{
+	if (channel.fd != 3) {
+		close_fd(&channel.fd);
+		return;
+	}
+	int null = open("/dev/null", O_RDWR | O_CLOEXEC);
+	if (null >= 0) dup3(null, 3, O_CLOEXEC);
+	close_fd(&null);
+	channel.fd = -1;
+}
+
 void controller_gone(void)
 {
 	if (!channel.handle) return;
 	unwatch(&channel);
-	channel.handle = NULL;
-	input_length = output_length = 0;
+	input_length = output_length = output_start = 0;
+	input_paused = false;
+	attached = false;
+	leave();
 	spawner_stop(S.config.grace_ms);
 }
 
-void protocol_start(void)
+bool controller_free(void)
 {
+	struct pollfd other = {.fd = channel.fd, .events = 0};
+	while (channel.handle && poll(&other, 1, 0) == 1 && other.revents & (POLLHUP | POLLERR)) channel_ready(&channel, EPOLLIN);
+	return !channel.handle;
+}
+
+void protocol_start(int fd)
+{
+	channel.fd = fd;
+	attached = true;
 	channel.handle = channel_ready;
 	if (watch(&channel, EPOLLIN) < 0) controller_gone();
 }

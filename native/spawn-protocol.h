@@ -13,6 +13,16 @@ enum request_type {
 	REQUEST_WORKSPACE_OPEN = 8,
 	REQUEST_WORKSPACE_RELEASE = 9,
 	REQUEST_LIST = 10,
+	REQUEST_DETACH = 11,
+	REQUEST_COPY = 12,
+	REQUEST_REBASE = 13,
+	REQUEST_FLATTEN = 14,
+	REQUEST_DUMP = 15,
+	REQUEST_NOTE = 16,
+	REQUEST_RECALL = 17,
+	REQUEST_KEEP = 18,
+	/* Of every version: what may end a spawner of another one. */
+	REQUEST_STOP = 19,
 };
 
 enum event_type { EVENT_HELLO = 64, EVENT_BUSY = 65, EVENT_ENDED = 66, EVENT_BLANK = 67 };
@@ -34,12 +44,19 @@ enum create_tag {
 	CREATE_SERVICE = 12,
 	CREATE_HOSTNAME = 13,
 	CREATE_TTL_MS = 14,
+	CREATE_MACHINE_ID = 15,
+	CREATE_OWN_IDENTITY = 16,
+	CREATE_PROCESSES = 17,
+	CREATE_LIFELINE = 18,
+	CREATE_LISTENER = 19,
 };
 
 enum created_tag { CREATED_PID = 1, CREATED_UID_BASE = 2, CREATED_BLANK = 3 };
-enum id_tag { TAG_ID = 1, TAG_TTL_MS = 2 };
-enum sealed_tag { SEALED_BYTES = 1 };
-enum list_tag { LIST_RUNNING = 1, LIST_SEALED = 2 };
+enum id_tag { TAG_ID = 1, TAG_TTL_MS = 2, TAG_AS = 3, TAG_FORCE = 4, TAG_COUNT = 5, TAG_LAYER = 6, TAG_DIRECTORY = 7, TAG_NOTE = 8 };
+enum sealed_tag { SEALED_BYTES = 1, SEALED_STOPPED_US = 2 };
+enum dumped_tag { DUMPED_LIFELINE = 1, DUMPED_LISTENER = 2 };
+enum list_tag { LIST_RUNNING = 1, LIST_SEALED = 2, LIST_UNFINISHED = 3 };
+enum recalled_tag { RECALLED_NOTE = 1, RECALLED_LEFT_MS = 2, RECALLED_FROZEN = 3 };
 
 enum metrics_tag {
 	METRICS_CPU_US = 1,
@@ -64,6 +81,8 @@ enum hello_tag {
 	HELLO_FREEZE = 9,
 	HELLO_PUBLIC = 10,
 	HELLO_MISSING = 11,
+	HELLO_PROCESSES = 12,
+	HELLO_VERSION = 13,
 };
 
 enum busy_tag { BUSY_PID = 1 };

@@ -139,6 +139,17 @@ int root_make(int mntns, const struct root_plan *plan, struct failure *failure)
 	return result;
 }
 
+/* Detached copies of everything that is mounted in the machine, and of its root alone: the caller's. */
+int root_clone(int mntns, int *tree, int *root, struct failure *failure)
+{
+	if (setns(mntns, CLONE_NEWNS) < 0) return fail_errno(failure, errno, "entering a machine's mount namespace");
+	*tree = k_open_tree(AT_FDCWD, "/", MW_OPEN_TREE_CLONE | MW_AT_RECURSIVE | O_CLOEXEC);
+	*root = k_open_tree(AT_FDCWD, "/", MW_OPEN_TREE_CLONE | O_CLOEXEC);
+	int error = errno;
+	come_back();
+	return *tree < 0 || *root < 0 ? fail_errno(failure, error, "copying a machine's mounts") : 0;
+}
+
 /* ---- network and host name ---- */
 
 struct visit {

@@ -51,7 +51,7 @@ static uint64_t default_disk_bytes(void)
 	return quarter > 16 * gib ? 16 * gib : quarter;
 }
 
-static int put_file(int dir, const char *path, const char *text)
+int put_file(int dir, const char *path, const char *text)
 {
 	int fd = openat(dir, path, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0644);
 	if (fd < 0) return -1;
@@ -61,22 +61,13 @@ static int put_file(int dir, const char *path, const char *text)
 }
 
 /* An ordinary user cannot give files to owners whose ids it has no part in; then the machine's root owns the directory. */
-static int copy_owner_and_mode(int dir, const char *path, const char *like)
+int copy_owner_and_mode(int dir, const char *path, const char *like)
 {
 	struct stat info;
 	/* A layer that is not there is reported when it is to be attached. */
 	if (stat(like, &info) < 0) return 0;
 	if (fchownat(dir, path, info.st_uid, info.st_gid, 0) < 0 && S.privileged) return -1;
 	return fchmodat(dir, path, info.st_mode & 07777, 0);
-}
-
-static int name_host(int dir, const char *hostname)
-{
-	char text[256];
-	snprintf(text, sizeof text, "127.0.0.1 localhost\n::1 localhost ip6-localhost ip6-loopback\n127.0.1.1 %s\n", hostname);
-	if (put_file(dir, "skel/etc/hosts", text) < 0) return -1;
-	snprintf(text, sizeof text, "%s\n", hostname);
-	return put_file(dir, "skel/etc/hostname", text);
 }
 
 static int fill(int dir)
@@ -88,7 +79,8 @@ static int fill(int dir)
 			   {"skel/etc", 0755}, {"skel/tmp", 01777}};
 	for (size_t i = 0; i < sizeof DIRECTORIES / sizeof *DIRECTORIES; i++)
 		if (mkdirat(dir, DIRECTORIES[i].path, DIRECTORIES[i].mode) < 0) return -1;
-	return name_host(dir, DEFAULT_HOSTNAME);
+	static const struct create_request usual = {.hostname = DEFAULT_HOSTNAME};
+	return name_host(dir, &usual);
 }
 
 /* Makes `upper/TARGET` with the modes and owners of the part's directories, and the part's own work directory. */
@@ -178,8 +170,9 @@ void scratch_detach(const char *directory, int *scratch)
 	rmdir(where);
 }
 
-static int resize(struct machine *machine)
+int scratch_resize(struct machine *machine)
 {
+	if (machine->disk_bytes == 0) machine->disk_bytes = default_disk_bytes();
 	char where[PATH_BYTES], options[96];
 	snprintf(where, sizeof where, "%s/%s/s", S.config.run, machine->id);
 	snprintf(options, sizeof options, "size=%llu,nr_inodes=%llu", (unsigned long long)machine->disk_bytes, (unsigned long long)inodes(machine->disk_bytes));
@@ -190,7 +183,8 @@ static int fit(struct machine *machine, const struct create_request *request)
 {
 	/* The overlay's root shows the upper directory's mode and owner: the image's. */
 	if (copy_owner_and_mode(machine->scratch, "upper", request->layers[0]) < 0) return -1;
-	if (strcmp(request->hostname, DEFAULT_HOSTNAME) != 0 && name_host(machine->scratch, request->hostname) < 0) return -1;
+	if (strcmp(request->hostname, DEFAULT_HOSTNAME) != 0 && name_host(machine->scratch, request) < 0) return -1;
+	if (request->machine_id[0] && fit_identity(machine, request) < 0) return -1;
 	if (request->network == 1 && put_file(machine->scratch, "skel/etc/resolv.conf", "") < 0) return -1;
 	for (int i = 0; i < request->part_count; i++)
 		if (fill_part(machine, request->parts[i].target, request->parts[i].layers[0], i) < 0) return -1;
@@ -200,7 +194,7 @@ static int fit(struct machine *machine, const struct create_request *request)
 int scratch_fit(struct machine *machine, const struct create_request *request, struct failure *failure)
 {
 	machine->disk_bytes = request->disk_bytes ? request->disk_bytes : default_disk_bytes();
-	if (request->disk_bytes && resize(machine) < 0)
+	if (request->disk_bytes && scratch_resize(machine) < 0)
 		return fail_errno(failure, errno, "making a scratch file system of %llu bytes", (unsigned long long)machine->disk_bytes);
 	mode_t mask = umask(0);
 	int result = fit(machine, request), error = errno;

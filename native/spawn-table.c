@@ -1,6 +1,7 @@
 /* Machines by id. */
 #include "spawn.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 enum { BUCKETS = 4096 };
@@ -46,6 +47,17 @@ void machines_each(void (*visit)(struct machine *machine, void *context), void *
 			visit(machine, context);
 		}
 	}
+}
+
+struct machine *machine_new(void)
+{
+	struct machine *machine = calloc(1, sizeof *machine);
+	if (!machine) return NULL;
+	machine->slot = -1;
+	int *const none[] = {&machine->source.fd, &machine->pressure.fd, &machine->victim, &machine->userns_fd, &machine->lifeline, &machine->netns, &machine->mntns, &machine->utsns,
+			     &machine->scratch, &machine->slirp_exit, &machine->slirp_up.fd, &machine->slirp.source.fd, &machine->tree.source.fd, &machine->criu.source.fd, &machine->criu_limit.fd, &machine->processes, &machine->left};
+	for (size_t i = 0; i < sizeof none / sizeof *none; i++) *none[i] = -1;
+	return machine;
 }
 
 /* One DNS label: safe as a file name, a control group's name and a host name. */

@@ -25,6 +25,17 @@ void workspace_sealed(struct machine *machine)
 	}
 }
 
+/* One that no machine has been: it has no files yet. */
+struct machine *workspace_new(const char *id)
+{
+	struct machine *workspace = machine_new();
+	if (!workspace) return NULL;
+	workspace->state = MACHINE_SEALED;
+	workspace->reason = END_SEALED;
+	snprintf(workspace->id, sizeof workspace->id, "%s", id);
+	return workspace;
+}
+
 static void tree_exited(struct source *source, uint32_t events)
 {
 	(void)events;
@@ -54,22 +65,23 @@ static int listen_at(const char *id)
 	return errno = error, -1;
 }
 
-static void free_arguments(char **argv, int owned)
+void free_arguments(char **argv, int owned)
 {
-	for (int i = 1; i <= owned; i++) free(argv[i]);
+	for (int i = 2; i < 2 + owned; i++) free(argv[i]);
 	free(argv);
 }
 
-/* The helper's arguments: what is below the workspace, topmost first. The first `owned` after the name are to be freed. */
-static char **tree_arguments(struct machine *machine, int *owned)
+/* The helper's arguments: an option, and what is below the workspace, topmost first. The first `owned` paths are to be freed. */
+char **tree_arguments(const struct machine *machine, const char *option, int lowers, int *owned)
 {
 	int bases = 0;
 	for (struct machine *base = machine->base; base; base = base->base) bases++;
 	*owned = 0;
-	char **argv = calloc((size_t)machine->lower_count + (size_t)bases + 2, sizeof *argv);
+	char **argv = calloc((size_t)lowers + (size_t)bases + 3, sizeof *argv);
 	if (!argv) return NULL;
 	int count = 0;
 	argv[count++] = (char *)"tree";
+	argv[count++] = (char *)option;
 	for (struct machine *base = machine->base; base; base = base->base) {
 		char path[PATH_BYTES];
 		snprintf(path, sizeof path, "%s/%s/s/upper", S.config.run, base->id);
@@ -80,7 +92,7 @@ static char **tree_arguments(struct machine *machine, int *owned)
 		count++;
 		++*owned;
 	}
-	for (int i = 0; i < machine->lower_count; i++) argv[count++] = machine->lowers[i];
+	for (int i = 0; i < lowers; i++) argv[count++] = machine->lowers[i];
 	return argv;
 }
 
@@ -94,8 +106,11 @@ int workspace_open(struct machine *machine, struct failure *failure)
 	int upper = openat(machine->scratch, "upper", O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
 	int listener = listen_at(machine->id);
 	int null = open("/dev/null", O_RDWR | O_CLOEXEC);
-	int owned;
-	char **argv = tree_arguments(machine, &owned);
+	int owned = 0;
+	char option[32];
+	for (struct machine *base = machine->base; base; base = base->base) owned++;
+	snprintf(option, sizeof option, "--bases=%d", owned);
+	char **argv = tree_arguments(machine, option, machine->lower_count, &owned);
 	int result = -1, error = ENOMEM;
 	if (upper >= 0 && listener >= 0 && null >= 0 && argv) {
 		const int fds[][2] = {{null, 0}, {null, 1}, {2, 2}, {listener, 3}, {null, 4}, {upper, 5}};

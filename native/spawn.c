@@ -1,7 +1,8 @@
 /*
  * The spawner: makes machines for one controller, which it talks to over fd 3, and takes them away again. See docs/internals/native.md.
  *
- *   spawn --data DIR --run DIR --init FILE [--files FILE] [--tree FILE] [--slirp FILE] [--seccomp FILE] [--caps HEX] [--grace-ms N] [--slot-base N]
+ *   spawn --data DIR --run DIR --init FILE [--files FILE] [--tree FILE] [--slirp FILE] [--criu FILE] [--seccomp FILE] [--caps HEX] [--grace-ms N] [--slot-base N]
+ *         [--version TEXT]
  *
  * Invariant: nothing of a machine is left after its end, and nothing of any after ours; what a `kill -9` leaves, the next start takes away.
  */
@@ -103,8 +104,10 @@ int rewatch(struct source *source, uint32_t events)
 	return epoll_ctl(S.epoll, EPOLL_CTL_MOD, source->fd, &event);
 }
 
+/* Events of it that were fetched already are not handled any more: what they were for may be gone. */
 void unwatch(struct source *source)
 {
+	source->handle = NULL;
 	if (source->fd >= 0) epoll_ctl(S.epoll, EPOLL_CTL_DEL, source->fd, NULL);
 }
 
@@ -179,7 +182,7 @@ static void read_flags(int argc, char **argv)
 		const char *flag;
 		const char **value;
 	} TEXTS[] = {{"--data", &S.config.data}, {"--run", &S.config.run}, {"--init", &S.config.init}, {"--files", &S.config.files},
-		     {"--tree", &S.config.tree}, {"--slirp", &S.config.slirp}};
+		     {"--tree", &S.config.tree}, {"--slirp", &S.config.slirp}, {"--criu", &S.config.criu}, {"--version", &S.config.version}};
 	for (int i = 1; i < argc; i += 2) {
 		const char *flag = argv[i], *value = argv[i + 1];
 		if (i + 1 >= argc) die(2, "the flag %s has no value", flag);
@@ -232,21 +235,27 @@ static bool take_lock(void)
 }
 
 /* Replaced as a whole and synced, so that a crash never takes an epoch back. */
-static void next_epoch(void)
+int next_epoch(struct failure *failure)
 {
 	char path[4096], fresh[4096], text[32] = {0};
 	snprintf(path, sizeof path, "%s/epoch", S.config.data);
 	snprintf(fresh, sizeof fresh, "%s/epoch.new", S.config.data);
 	int fd = open(path, O_RDONLY | O_CLOEXEC);
 	if (fd >= 0) {
-		if (read(fd, text, sizeof text - 1) < 0) die(3, "reading %s: %s", path, strerror(errno));
+		ssize_t got = read(fd, text, sizeof text - 1);
 		close(fd);
+		if (got < 0) return fail_errno(failure, errno, "reading %s", path);
 	}
-	S.epoch = strtoull(text, NULL, 10) + 1;
-	int length = snprintf(text, sizeof text, "%llu\n", (unsigned long long)S.epoch);
+	uint64_t epoch = strtoull(text, NULL, 10) + 1;
+	int length = snprintf(text, sizeof text, "%llu\n", (unsigned long long)epoch);
 	fd = open(fresh, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
-	if (fd < 0 || write(fd, text, (size_t)length) != length || fsync(fd) < 0 || close(fd) < 0 || rename(fresh, path) < 0)
-		die(3, "writing %s: %s", path, strerror(errno));
+	bool written = fd >= 0 && write(fd, text, (size_t)length) == length && fsync(fd) == 0;
+	int error = errno;
+	if (fd >= 0) close(fd);
+	if (!written) return fail_errno(failure, error, "writing %s", path);
+	if (rename(fresh, path) < 0) return fail_errno(failure, errno, "writing %s", path);
+	S.epoch = epoch;
+	return 0;
 }
 
 static void raise_file_limit(void)
@@ -276,6 +285,13 @@ void spawner_stop(uint64_t grace_ms)
 	S.stopping = true;
 	S.stop_at_ms = at;
 	wake_at(at);
+}
+
+bool spawner_goes_on(void)
+{
+	if (S.stopping && now_ms() >= S.stop_at_ms) return false;
+	S.stopping = false;
+	return true;
 }
 
 static void signalled(struct source *source, uint32_t events)
@@ -368,11 +384,13 @@ static void start(void)
 	struct failure failure;
 	raise_file_limit();
 	signal(SIGPIPE, SIG_IGN);
+	/* The init of restored processes is CRIU's child, and ours when CRIU has done its work. */
+	if (S.config.criu) prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0);
 	umask(022);
 	if (userns_enter(&failure) < 0) die(3, "%s", failure.message);
 	make_directories(S.config.data, 0700);
 	if (!take_lock()) exit(0);
-	next_epoch();
+	if (next_epoch(&failure) < 0) die(3, "%s", failure.message);
 	make_directories(S.config.run, 0700);
 	if (chmod(S.config.run, 0700) < 0) die(3, "protecting %s: %s", S.config.run, strerror(errno));
 	leave_host_mounts();
@@ -395,9 +413,12 @@ int main(int argc, char **argv)
 	static struct source signal_source = {.handle = signalled};
 	signal_source.fd = signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK);
 	if (S.epoll < 0 || signal_source.fd < 0 || watch(&signal_source, EPOLLIN) < 0) die(3, "making the event loop: %s", strerror(errno));
+	struct failure failure;
+	if (takeover_listen(&failure) < 0) die(3, "%s", failure.message);
+	protocol_start(3);
 	send_hello();
-	protocol_start();
 	loop();
+	takeover_end();
 	machines_each(dispose_one, NULL);
 	blanks_remove();
 	protocol_flush();

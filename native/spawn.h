@@ -11,7 +11,11 @@
  *   spawn-slirp.c      public networks                   spawn-helper.c     processes beside a machine
  *   spawn-clone.c      a process born in its group       spawn-root.c       the mounts that make a machine's root
  *   spawn-blank.c      machines made beforehand, which lack only their root
- *   spawn-table.c      machines by id
+ *   spawn-table.c      machines by id                    spawn-snapshot.c   files of a machine that goes on
+ *   spawn-create.c     the request for a machine         spawn-answers.c    answers and events
+ *   spawn-takeover.c   a controller dies, another comes
+ *   spawn-identity.c   what tells a machine from others  spawn-criu.c       processes of a machine, kept and restored
+ *   spawn-hierarchies.c   control groups of this host    spawn-usage.c      what a machine uses
  */
 #ifndef MW_SPAWN_H
 #define MW_SPAWN_H
@@ -52,6 +56,8 @@ struct config {
 	const char *files;
 	const char *tree;
 	const char *slirp;
+	const char *criu;
+	const char *version; /* of controller and programs; NULL: none is ever compared */
 	uint64_t grace_ms;
 	struct sock_filter *filter;
 	size_t filter_length;
@@ -73,7 +79,8 @@ struct helper {
 
 /* A blank is made beforehand: it is in no table, and its id is no machine's. */
 enum machine_state { MACHINE_BLANK, MACHINE_RUNNING, MACHINE_ENDING, MACHINE_SEALED };
-enum end_reason { END_KILLED, END_EXPIRED, END_DIED, END_LOST, END_SEALED };
+/* Detached: its files become a workspace of another id, and a machine of its own id is made again. */
+enum end_reason { END_KILLED, END_EXPIRED, END_DIED, END_LOST, END_SEALED, END_DETACHED };
 enum { LIMIT_OOM, LIMIT_PIDS, LIMIT_DISK, LIMIT_COUNT };
 
 struct service {
@@ -98,6 +105,7 @@ struct machine {
 	enum machine_state state;
 	enum end_reason reason;
 	bool userns;
+	bool apart; /* made so that its processes can be kept */
 	bool frozen;
 	bool public_network;
 	pid_t pid;
@@ -119,8 +127,10 @@ struct machine {
 	bool memory_hot;
 	bool memory_alarm; /* v2: `memory.high` is set */
 	uint64_t memory_next_ms;
-	pid_t protected_to; /* processes up to this number go before init when memory runs out */
+	pid_t protected_to; /* processes that began up to this number go before init when memory runs out, whatever they set; 0: none yet */
 	struct machine *next_hot;
+	int victim; /* pidfd of the process that was killed last for memory, until it is gone */
+	uint64_t victim_until_ms;
 	/* services */
 	struct service *services;
 	int service_count;
@@ -130,7 +140,17 @@ struct machine {
 	struct source slirp_up; /* readable when the network is up */
 	bool create_pending; /* creation is answered then */
 	uint32_t create_ref;
+	struct helper criu;
+	struct source criu_limit; /* readable when it has taken too long */
+	uint32_t criu_ref; /* of the request that it works on */
+	int processes; /* directory that it keeps them in; of one that it restores, the machine's own */
 	uint32_t seal_ref;
+	char detached_id[ID_BYTES]; /* of the workspace that its files become */
+	uint8_t *note; /* what the controller would have to know to take it over; NULL: it cannot be */
+	size_t note_length;
+	int left; /* the mount namespace of a detached one, until a machine stands on its files */
+	struct machine *copy; /* a workspace in the making, while this one stands still for it */
+	struct copying *copying; /* of that workspace */
 	/* a sealed workspace */
 	struct helper tree;
 	bool released; /* goes when its last user does */
@@ -166,6 +186,8 @@ struct spawner {
 
 extern struct spawner S;
 
+struct create_request;
+
 /* spawn.c */
 uint64_t now_ms(void);
 uint64_t now_us(void);
@@ -182,12 +204,16 @@ void close_fd(int *fd);
 void wake_at(uint64_t at_ms);
 /* Ends every machine after that time, and then the spawner. */
 void spawner_stop(uint64_t grace_ms);
+/* False once that time has come. */
+bool spawner_goes_on(void);
 
 /* A failure on its way to the controller. */
 struct failure {
 	char code[32];
 	char message[512];
 };
+/* -1 with the failure when it could not be written; then the epoch is the old one. */
+int next_epoch(struct failure *failure);
 int fail_errno(struct failure *failure, int error, const char *format, ...) __attribute__((format(printf, 3, 4)));
 int fail_code(struct failure *failure, const char *code, const char *format, ...) __attribute__((format(printf, 3, 4)));
 const char *errno_name(int error);
@@ -200,7 +226,27 @@ void machines_each(void (*visit)(struct machine *machine, void *context), void *
 bool id_valid(const char *id);
 
 /* spawn-protocol.c */
-void protocol_start(void);
+/* Over this descriptor from now on, which it takes. */
+void protocol_start(int fd);
+/* False while a controller is there. One whose end has come is served to its last request first. */
+bool controller_free(void);
+void protocol_flush(void);
+wire_writer answer_begin(size_t room);
+void answer_finish(wire_writer *writer);
+void answer_add(size_t length);
+
+/* spawn-takeover.c */
+/* Opens `RUN/takeover.sock` where machines outlive a controller. */
+int takeover_listen(struct failure *failure);
+void takeover_end(void);
+void on_note(const wire_frame *frame);
+void on_recall(const wire_frame *frame);
+void on_grace(const wire_frame *frame);
+
+/* spawn-create.c */
+void on_create(const wire_frame *frame);
+
+/* spawn-answers.c */
 void send_ok(uint32_t ref);
 void send_error(uint32_t ref, const char *code, const char *message);
 void send_created(const struct machine *machine, uint32_t ref);
@@ -209,8 +255,28 @@ void send_sealed(const struct machine *machine);
 void send_ended(const struct machine *machine);
 void send_busy(pid_t holder);
 void send_hello(void);
-void protocol_flush(void);
+void send_dumped(uint32_t ref, uint64_t lifeline, uint64_t listener);
+void send_copied(const struct machine *copy, uint32_t ref, uint64_t stopped_us);
 
+/* spawn-snapshot.c */
+/* `force`: whatever runs in it ends. */
+int machine_detach(struct machine *machine, const char *as, bool force, struct failure *failure);
+bool directory_empty(int directory);
+bool machine_quiet(const struct machine *machine);
+void detached(struct machine *machine);
+void detached_leave(struct machine *workspace);
+int machine_copy(struct machine *machine, const char *as, uint32_t ref, struct failure *failure);
+/* The machine ends: what was being copied of it is not. */
+void copy_abort(struct machine *machine);
+int workspace_flatten(struct machine *workspace, const char *as, uint64_t count, uint32_t ref, struct failure *failure);
+/* From now on it lies over `base`, or over layers alone. Machines that started from it keep what they use. */
+void workspace_rebase(struct machine *workspace, struct machine *base);
+/* The same of the layers below that; takes the list over. */
+void workspace_relayer(struct machine *workspace, char **lowers, int count);
+
+/* spawn-identity.c */
+int name_host(int scratch, const struct create_request *request);
+int fit_identity(struct machine *machine, const struct create_request *request);
 
 /* spawn-make.c */
 struct create_request {
@@ -232,9 +298,15 @@ struct create_request {
 	} services[PLAN_SERVICES];
 	int service_count;
 	char hostname[65];
+	char machine_id[33];
+	char processes[PATH_BYTES]; /* directory of kept processes; empty: none */
+	uint64_t lifeline, listener; /* what these were when the processes were kept: numbers of inodes */
+	uint64_t own_identity; /* machine id and host name also in place of those that the layers have */
 };
 /* The host's number of the machine's root; 0 where ids are not mapped. */
 uint32_t machine_id_base(const struct machine *machine);
+/* It runs from now on. */
+int machine_up(struct machine *machine, struct failure *failure);
 struct machine *make_machine(const struct create_request *request, struct failure *failure);
 
 /* spawn-clone.c */
@@ -266,6 +338,7 @@ struct root_plan {
 };
 int root_start(struct failure *failure);
 int root_make(int mntns, const struct root_plan *plan, struct failure *failure);
+int root_clone(int mntns, int *tree, int *root, struct failure *failure);
 int root_services(int netns, int utsns, const struct create_request *request, int *listeners, struct failure *failure);
 
 /* spawn-end.c */
@@ -276,6 +349,8 @@ void machine_exited(struct source *source, uint32_t events);
 bool kept_after_death(const struct machine *machine);
 void leases_check(uint64_t now);
 void machine_dispose(struct machine *machine);
+/* Without descriptors, in no table; NULL when there is no memory. */
+struct machine *machine_new(void);
 
 /* spawn-nursery.c */
 int nursery_make(struct failure *failure);
@@ -287,7 +362,7 @@ int userns_slot_take(int *slot, int *fd, struct failure *failure);
 void userns_slot_return(int slot, int fd);
 
 /* spawn-netns.c */
-int netns_make(struct failure *failure);
+int netns_make(int *unix_socket, struct failure *failure);
 
 /* spawn-scratch.c */
 /* Attached at `DIRECTORY/s`, with what every machine has in it. */
@@ -295,29 +370,35 @@ int scratch_probe(struct failure *failure);
 int scratch_make(const char *directory, struct failure *failure);
 void scratch_detach(const char *directory, int *scratch);
 int scratch_fit(struct machine *machine, const struct create_request *request, struct failure *failure);
+int scratch_resize(struct machine *machine);
 void scratch_remove(struct machine *machine);
 int clone_mount(int dir, const char *path, int userns, struct failure *failure);
 int open_below(int dir, const char *path);
+int put_file(int dir, const char *path, const char *text);
+int copy_owner_and_mode(int dir, const char *path, const char *like);
 uint64_t scratch_used(const struct machine *machine);
 void scratch_check_full(struct machine *machine);
 
-/* spawn-cgroup.c */
+/* spawn-hierarchies.c */
 void cgroups_start(void);
 /* Why a controller that is not enforced is not, and the remedy. */
 const char *cgroups_missing(void);
-/* Whether this host has a group for it only where one is asked for. */
-bool cgroup_cpu_extra(void);
-int cgroup_make(const char *name, bool cpu, int procs[PLAN_CGROUPS], int *count, int *unified, struct failure *failure);
+void cgroup_stop(void);
+
+/* spawn-cgroup.c */
+int cgroup_make(const char *name, int procs[PLAN_CGROUPS], int *count, int *unified, struct failure *failure);
 int cgroup_limit(const struct machine *machine, const struct create_request *request, struct failure *failure);
 bool cgroup_kill(const struct machine *machine);
 int cgroup_freeze(struct machine *machine, bool frozen, struct failure *failure);
 /* False while something is left. */
 bool cgroup_remove(const char *name);
 void cgroup_sweep(void);
-void cgroup_stop(void);
 int cgroup_each_process(const char *name, int (*visit)(pid_t pid, void *context), void *context);
+/* Opens what a process of the groups writes "0" to, and the directory of the v2 group (-1: none). All are the caller's. */
+int cgroup_open(const char *name, int procs[PLAN_CGROUPS], int *count, int *unified);
 bool cgroup_kill_process(const char *name, pid_t pid);
 
+/* spawn-usage.c */
 struct usage {
 	bool memory_known, pids_known, cpu_known, peak_known;
 	uint64_t memory_bytes, peak_bytes, pids, cpu_us;
@@ -341,7 +422,21 @@ void forward_stop(struct machine *machine);
 
 /* spawn-helper.c; `fds` are pairs of ours and the helper's number */
 int helper_start(struct helper *helper, const char *path, char *const argv[], const int fds[][2], int fd_count);
+/* The same; `prepare` runs in the helper, in our memory, before anything else, and fails with -1 and errno: system calls only. */
+int helper_start_in(struct helper *helper, const char *path, char *const argv[], const int fds[][2], int fd_count, int (*prepare)(void *context), void *context);
+int helper_first(void *context);
 void helper_stop(struct helper *helper);
+/* Of one that has ended: its exit code, or -1 when it was killed. */
+int helper_ended(struct helper *helper);
+
+/* spawn-criu.c */
+/* Why processes cannot be kept here, with the remedy; NULL when they can. */
+const char *criu_missing(void);
+/* Of a machine that stands still, and goes on to. Answered when it is done. */
+int processes_dump(struct machine *machine, const char *directory, uint32_t ref, struct failure *failure);
+/* In place of the init that waits in the machine, whose creation is answered when they run. */
+int processes_restore(struct machine *machine, const struct create_request *request, struct failure *failure);
+void criu_stop(struct machine *machine);
 
 /* spawn-slirp.c */
 const char *slirp_missing(void);
@@ -353,6 +448,9 @@ void slirp_stop(struct machine *machine);
 int workspace_open(struct machine *machine, struct failure *failure);
 void workspace_release(struct machine *machine);
 void workspace_sealed(struct machine *machine);
+struct machine *workspace_new(const char *id);
+char **tree_arguments(const struct machine *machine, const char *option, int lowers, int *owned);
+void free_arguments(char **argv, int owned);
 void workspace_close_tree(struct machine *machine);
 
 /* spawn-sweep.c */

@@ -22,8 +22,10 @@ typedef struct {
     char name[256];
     struct stat st;
     size_t length;
+    bool joined; /* the target's directory was there before; `st` is its own then */
 } level;
 
+static bool merging; /* the target holds the layers above */
 static copied *links;
 static uint32_t link_count;
 static int link_root;
@@ -141,14 +143,41 @@ static int copy_one(int from, const char *name, int to, const char *to_name, con
     return copy_metadata(from, name, to, to_name, st);
 }
 
+/*
+ * What the target has at a name, it has from a layer above: that hides this one's, unless both are directories that become one. 1: this one's is hidden. 2: both become one.
+ * 0: nothing is there. Negative errno.
+ */
+static int above(const char *name, const struct stat *st, int to, struct stat *old) {
+    if (!merging) return 0;
+    if (fstatat(to, name, old, AT_SYMLINK_NOFOLLOW) < 0) return errno == ENOENT ? 0 : -errno;
+    if (!S_ISDIR(st->st_mode) || !S_ISDIR(old->st_mode)) return 1;
+    int fd = openat(to, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (fd < 0) return -errno;
+    bool opaque = is_opaque(fd);
+    close(fd);
+    return opaque ? 1 : 2;
+}
+
 static int enter(level *l, int from, const char *name, int to, const char *to_name, const struct stat *st) {
     int fd = openat(from, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     l->to = openat(to, to_name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     l->from = fd < 0 ? NULL : fdopendir(fd);
     l->st = *st;
+    l->joined = false;
     strcpy(l->name, to_name);
     l->length = strlen(path);
     return l->from && l->to >= 0 ? 0 : errno;
+}
+
+/* A directory of two layers is as the upper one has it, and hides what is below both where the lower one does. */
+static int finish_joined(const level *l) {
+    static const char *const MARKS[] = {"trusted.overlay.opaque", "user.overlay.opaque"};
+    struct timespec times[2] = {l->st.st_atim, l->st.st_mtim};
+    for (int i = 0; i < 2; i++) {
+        char value[2];
+        if (fgetxattr(dirfd(l->from), MARKS[i], value, 2) == 1 && value[0] == 'y' && fsetxattr(l->to, MARKS[i], "y", 1, 0) < 0) return errno;
+    }
+    return futimens(l->to, times) < 0 ? errno : 0;
 }
 
 /* The content of an entered directory, to its end. `first` is closed but its metadata are the caller's. */
@@ -161,7 +190,7 @@ static int copy_content_of(level *stack) {
         path[l->length] = 0;
         if (!next) {
             /* "." names the directory itself on both sides: its metadata come when its content is complete. */
-            error = copy_metadata(dirfd(l->from), ".", l->to, ".", &l->st);
+            error = l->joined ? finish_joined(l) : copy_metadata(dirfd(l->from), ".", l->to, ".", &l->st);
             closedir(l->from);
             close(l->to);
             depth--;
@@ -175,9 +204,34 @@ static int copy_content_of(level *stack) {
         memcpy(path + at, next->d_name, n + 1);
         int from = dirfd(l->from);
         if (fstatat(from, next->d_name, &st, AT_SYMLINK_NOFOLLOW) < 0) return errno;
-        error = copy_one(from, next->d_name, l->to, next->d_name, &st);
-        if (!error && S_ISDIR(st.st_mode)) error = enter(&stack[++depth], from, next->d_name, l->to, next->d_name, &st);
+        struct stat old;
+        int met = above(next->d_name, &st, l->to, &old);
+        if (met < 0) return -met;
+        if (met == 1) continue;
+        if (met == 0) error = copy_one(from, next->d_name, l->to, next->d_name, &st);
+        if (error || !S_ISDIR(st.st_mode)) continue;
+        error = enter(&stack[++depth], from, next->d_name, l->to, next->d_name, met == 2 ? &old : &st);
+        stack[depth].joined = met == 2;
     }
+    return error;
+}
+
+/*
+ * Copies what `from` holds into the directory `to`, which becomes like it. `below`: `to` holds the layers above, and becomes what all are together over what is below
+ * them: whiteouts and opaque marks stay, for they may hide something there. What is hidden is not copied.
+ */
+int copy_into(int from, int to, bool below) {
+    static level stack[TREE_DEPTH_MOST];
+    struct stat st;
+    if (fstat(below ? to : from, &st) < 0) return errno;
+    path[0] = 0;
+    merging = below;
+    int error = enter(&stack[0], from, ".", to, ".", &st);
+    stack[0].joined = below;
+    link_root = stack[0].to;
+    if (!error) error = copy_content_of(stack);
+    merging = false;
+    forget_links();
     return error;
 }
 

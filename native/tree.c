@@ -3,15 +3,23 @@
 
 #include <fcntl.h>
 #include <signal.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
-enum { LISTENER_FD = 3, UPPER_FD = 5 };
+enum { LISTENER_FD = 3, UPPER_FD = 5, TARGET_FD = 6 };
 
 static void done(void) {
     frame_begin(FILES_END);
+    frame_send();
+    out_flush();
+}
+
+static void done_bytes(uint64_t bytes) {
+    frame_begin(FILES_END);
+    wire_put_u64(frame(), F_BYTES, bytes);
     frame_send();
     out_flush();
 }
@@ -59,11 +67,34 @@ static void export_tree(const message *m) {
     else done();
 }
 
-static void usage(void) {
-    frame_begin(FILES_END);
-    wire_put_u64(frame(), F_BYTES, tree_usage(T.upper));
-    frame_send();
-    out_flush();
+/* What the upper and the first `count` layers are together, in an empty directory. */
+static int merge_into(int to, int count) {
+    int error = copy_into(T.upper, to, false);
+    for (int i = 0; i < count && !error; i++) error = copy_into(T.lowers[i], to, true);
+    return error;
+}
+
+/* The workspace with all that it is based on, and `max` layers of the image below, as one layer. */
+static int squash_into(int dir, const char *name, uint64_t layers, uint64_t *bytes) {
+    if (layers > (uint64_t)(T.lower_count - T.base_count)) return EINVAL;
+    if (mkdirat(dir, name, 0700) < 0) return errno;
+    int to = openat(dir, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (to < 0) return errno;
+    int error = merge_into(to, T.base_count + (int)layers);
+    if (!error) *bytes = tree_usage(to);
+    close(to);
+    return error;
+}
+
+static void squash(const message *m) {
+    char name[256];
+    int dir = open_parent(m->path, name, false);
+    uint64_t bytes = 0;
+    int error = dir < 0 ? -dir : squash_into(dir, name, has(m, F_MAX) ? m->max : 0, &bytes);
+    if (error && error != EEXIST && dir >= 0) remove_tree(dir, name);
+    if (dir >= 0) close(dir);
+    if (error) answer_error(error, errno_text(error));
+    else done_bytes(bytes);
 }
 
 static void serve(message *m) {
@@ -79,8 +110,9 @@ static void serve(message *m) {
         else done();
         return;
     case TREE_READ: read_one(m); return;
-    case TREE_USAGE: usage(); return;
+    case TREE_USAGE: done_bytes(tree_usage(T.upper)); return;
     case TREE_EXPORT: export_tree(m); return;
+    case TREE_SQUASH: squash(m); return;
     default: fail(EBADMSG, "unknown request", NULL);
     }
 }
@@ -94,14 +126,27 @@ int main(int argc, char **argv) {
         files.rlim_cur = files.rlim_max;
         setrlimit(RLIMIT_NOFILE, &files);
     }
+    /* All that it was given goes with it. */
+    if (argc > 1 && strcmp(argv[1], "--leave") == 0) return 0;
     T.upper = UPPER_FD;
     fcntl(T.upper, F_SETFD, FD_CLOEXEC);
-    for (int i = 1; i < argc; i++) {
+    if (argc > 3 && strcmp(argv[1], "--copy-then") == 0) {
+        int error = copy_into(UPPER_FD, TARGET_FD, false);
+        if (error) return error;
+        close(TARGET_FD);
+        execv(argv[2], argv + 3);
+        return errno;
+    }
+    bool copy = argc > 1 && strcmp(argv[1], "--copy") == 0;
+    int options = copy ? 1 : 0;
+    if (argc > 1 && strncmp(argv[1], "--bases=", 8) == 0) T.base_count = atoi(argv[1] + 8), options = 1;
+    for (int i = 1 + options; i < argc; i++) {
         if (T.lower_count >= LOWERS_MOST) return 70;
         int fd = open(argv[i], O_RDONLY | O_DIRECTORY | O_CLOEXEC);
         if (fd < 0) return 71;
         T.lowers[T.lower_count++] = fd;
     }
+    if (copy) return merge_into(TARGET_FD, T.lower_count);
     int client = accept4(LISTENER_FD, NULL, NULL, 0);
     if (client < 0) return 72;
     close(LISTENER_FD);

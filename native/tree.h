@@ -8,7 +8,7 @@
 
 #include "files.h"
 
-enum { TREE_CHANGES = 1, TREE_DISCARD, TREE_READ, TREE_USAGE, TREE_EXPORT };
+enum { TREE_CHANGES = 1, TREE_DISCARD, TREE_READ, TREE_USAGE, TREE_EXPORT, TREE_SQUASH };
 enum { CHANGE_ADDED, CHANGE_CHANGED, CHANGE_REMOVED };
 enum { TREE_DEPTH_MOST = 1000, LOWERS_MOST = 512 };
 /* Tag of a change's kind, beside the type in F_KIND. */
@@ -18,6 +18,7 @@ typedef struct {
     int upper;
     int lowers[LOWERS_MOST];
     int lower_count;
+    int base_count; /* of the first lowers: workspaces */
 } trees;
 extern trees T;
 
@@ -30,6 +31,7 @@ const char *relative(const char *path);
 
 /* tree-copy.c: 0 or an errno. */
 int copy_tree(int from, const char *name, int to, const char *to_name);
+int copy_into(int from, int to, bool below);
 uint64_t tree_usage(int dir);
 
 void tree_changes(void);

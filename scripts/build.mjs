@@ -1,7 +1,7 @@
-// Builds what is stale: the native programs into dist-native/, the TypeScript into dist/. `--force` builds everything, `--native` only the former.
+// Builds what is stale: the native programs into dist-native/, the TypeScript into dist/, the dashboard's page into dist-dashboard/. `--force` builds everything, `--native` only the former.
 import { createHash } from "node:crypto";
 import { existsSync, mkdirSync, readdirSync, readFileSync, renameSync, rmSync, statSync, symlinkSync, writeFileSync } from "node:fs";
-import { dirname, join } from "node:path";
+import { basename, dirname, join } from "node:path";
 import { ensurePrograms, ROOT, run, which } from "./toolchain.mjs";
 
 const force = process.argv.includes("--force");
@@ -35,29 +35,48 @@ function staleDigest(stampPath, inputs, extra) {
   return fresh ? null : digest;
 }
 
+/**
+ * Makes a directory anew beside the old one and puts it in its place: whoever runs meanwhile finds one of both whole, and several that build at once (jobs that start together on a
+ * shared checkout) do not meet. Leftovers of a build that was killed go with the next.
+ */
+function replaceDirectory(out, stamp, make) {
+  const [parent, name] = [dirname(out), basename(out)];
+  for (const left of readdirSync(parent)) {
+    const pid = left.startsWith(`${name}.`) ? Number(left.split(".").at(-1)) : 0;
+    if (pid > 0 && !existsSync(`/proc/${pid}`)) rmSync(join(parent, left), { recursive: true, force: true });
+  }
+  const [fresh, old] = [`${out}.new.${process.pid}`, `${out}.old.${process.pid}`];
+  make(fresh);
+  writeFileSync(join(fresh, ".stamp"), stamp);
+  try {
+    if (existsSync(out)) renameSync(out, old);
+    renameSync(fresh, out);
+  } catch (error) {
+    // Another was faster, and made the same.
+    if (!["ENOENT", "ENOTEMPTY", "EEXIST"].includes(error.code)) throw error;
+    rmSync(fresh, { recursive: true, force: true });
+  }
+  rmSync(old, { recursive: true, force: true });
+}
+
 function buildNative() {
   if (process.platform !== "linux") {
     process.stderr.write("mw: sandboxes need Linux; building without them.\n");
     return;
   }
   const out = join(ROOT, "dist-native");
-  const stamp = join(out, ".stamp");
-  const digest = staleDigest(stamp, filesBelow(join(ROOT, "native")), process.arch);
+  const digest = staleDigest(join(out, ".stamp"), filesBelow(join(ROOT, "native")), process.arch);
   if (digest === null) return;
   const compiler = findCompiler();
-  mkdirSync(out, { recursive: true });
-  const flags = [
-    "-std=gnu11", "-O2", "-static", "-Wall", "-Wextra", "-Werror", "-fno-strict-aliasing", "-D_GNU_SOURCE", "-D_FILE_OFFSET_BITS=64",
-    ...(compiler.endsWith("musl-gcc") ? kernelHeaderFlags(out) : []),
-  ];
-  for (const { name, sources } of programs()) {
-    const target = join(out, name);
-    run(compiler, [...flags, "-o", `${target}.new`, ...sources.map((source) => join("native", source))], { quiet: true });
-    // A running program's file cannot be written, but it can be replaced.
-    renameSync(`${target}.new`, target);
-  }
-  writeFileSync(join(out, "syscalls.json"), `${JSON.stringify(syscallNumbers())}\n`);
-  writeFileSync(stamp, digest);
+  replaceDirectory(out, digest, (fresh) => {
+    mkdirSync(fresh);
+    const flags = [
+      "-std=gnu11", "-O2", "-static", "-Wall", "-Wextra", "-Werror", "-fno-strict-aliasing", "-D_GNU_SOURCE", "-D_FILE_OFFSET_BITS=64",
+      ...(compiler.endsWith("musl-gcc") ? kernelHeaderFlags(fresh) : []),
+    ];
+    for (const { name, sources } of programs()) run(compiler, [...flags, "-o", join(fresh, name), ...sources.map((source) => join("native", source))], { quiet: true });
+    writeFileSync(join(fresh, "syscalls.json"), `${JSON.stringify(syscallNumbers())}\n`);
+  });
 }
 
 /** A small libc makes machines start faster and weigh less; glibc works as well. */
@@ -75,7 +94,6 @@ function findCompiler() {
 /** musl-gcc sees only its own headers; the kernel's are linked into a directory of their own. */
 function kernelHeaderFlags(out) {
   const include = join(out, "include");
-  rmSync(include, { recursive: true, force: true });
   mkdirSync(include);
   const triplet = run("gcc", ["-print-multiarch"], { quiet: true }).stdout.trim();
   const asm = [`/usr/include/${triplet}/asm`, "/usr/include/asm"].find((path) => existsSync(path));
@@ -99,25 +117,36 @@ function syscallNumbers() {
 
 function buildTypeScript() {
   const out = join(ROOT, "dist");
-  const stamp = join(out, ".stamp");
   const source = join(ROOT, "src");
   const inputs = [...filesBelow(source).filter((path) => !path.endsWith(".test.ts")), join(ROOT, "tsconfig.json"), join(ROOT, "tsconfig.build.json")];
-  const digest = staleDigest(stamp, inputs, readFileSync(join(ROOT, "node_modules/typescript-native/package.json")));
+  const digest = staleDigest(join(out, ".stamp"), inputs, readFileSync(join(ROOT, "node_modules/typescript-native/package.json")));
   if (digest === null) return;
-  // Output of a source that was removed must not linger; a running program has loaded what it needs or loads it from the new tree.
-  rmSync(out, { recursive: true, force: true });
-  run(process.execPath, [join(ROOT, "node_modules/typescript-native/bin/tsc"), "-p", "tsconfig.build.json"], { stdoutToStderr: true });
-  for (const path of inputs.filter((input) => input.startsWith(source) && !input.endsWith(".ts"))) {
-    const target = join(out, path.slice(source.length + 1));
-    mkdirSync(dirname(target), { recursive: true });
-    writeFileSync(target, readFileSync(path), { mode: statSync(path).mode });
-  }
-  writeFileSync(stamp, digest);
+  replaceDirectory(out, digest, (fresh) => {
+    run(process.execPath, [join(ROOT, "node_modules/typescript-native/bin/tsc"), "-p", "tsconfig.build.json", "--outDir", fresh], { stdoutToStderr: true });
+    for (const path of inputs.filter((input) => input.startsWith(source) && !input.endsWith(".ts"))) {
+      const target = join(fresh, path.slice(source.length + 1));
+      mkdirSync(dirname(target), { recursive: true });
+      writeFileSync(target, readFileSync(path), { mode: statSync(path).mode });
+    }
+  });
+}
+
+/** The page is a bundle of its own; of the server it takes types alone, which leave nothing behind. */
+function buildDashboard() {
+  const out = join(ROOT, "dist-dashboard");
+  const digest = staleDigest(join(out, ".stamp"), filesBelow(join(ROOT, "dashboard")), readFileSync(join(ROOT, "node_modules/.package-lock.json")));
+  if (digest === null) return;
+  replaceDirectory(out, digest, (fresh) => {
+    run(process.execPath, [join(ROOT, "node_modules/vite/bin/vite.js"), "build", "--config", "dashboard/vite.config.ts", "--logLevel", "warn", "--outDir", fresh, "--emptyOutDir"], { stdoutToStderr: true });
+  });
 }
 
 try {
   buildNative();
-  if (!nativeOnly) buildTypeScript();
+  if (!nativeOnly) {
+    buildTypeScript();
+    buildDashboard();
+  }
 } catch (error) {
   if (!["EACCES", "EPERM", "EROFS"].includes(error.code)) throw error;
   process.stderr.write(`mw: this checkout was changed after it was built, and ${error.path} cannot be written by this user. Have its owner run ./mw once, or use a checkout of your own.\n`);

@@ -20,9 +20,12 @@ const missing = ensurePrograms({
   xz: "xz-utils",
   bzip2: "bzip2",
   umoci: "umoci",
+  runc: "runc",
+  crun: "crun",
   git: "git",
   python3: "python3",
   pip3: "python3-pip",
+  chromium: "chromium",
   // Another kernel as a process, there for x86-64 alone.
   ...(suite === "--soak" && process.arch === "x64" ? { "linux.uml": "user-mode-linux" } : {}),
 });
