@@ -10,6 +10,8 @@ import { tmpdir } from "node:os";
 import { basename, join, resolve } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
 import { openNativeBackend, type RootFilesystem, type Sandbox, type SandboxBackend } from "../src/sandbox/index.ts";
+import { systemRuntime } from "../src/core/runtime.ts";
+import { withWarmSandboxes, type WarmBackend } from "../src/sandbox/pool/warm-backend.ts";
 import { makePeers } from "./peers.ts";
 import { percentile, printTable, round, row, type Ratio, type Row } from "./statistics.ts";
 import { busyboxRoot } from "./setup.ts";
@@ -19,6 +21,8 @@ const ROUNDS = quick ? 4 : 20;
 const PER_ROUND = 10;
 /** In which the spawner has made what a round used up, and the kernel has taken down what the peers left to it: neither is to slow the other down. */
 const SETTLE_MS = 200;
+/** Beyond what the spawner has made beforehand. */
+const DRAINED = 40;
 const IDLE_MACHINES = quick ? 100 : 1000;
 const CYCLES = quick ? 100 : 1000;
 
@@ -34,6 +38,8 @@ export async function sandboxBench(json: boolean): Promise<boolean> {
   const add = (name: string, values: readonly number[]): void => void samples.set(name, [...(samples.get(name) ?? []), ...values]);
   const does = new Map<string, string>(peers.peers.map((peer) => [peer.name, peer.does]));
   does.set("native create + first command", "from TypeScript: private overlay, all namespaces, own ids, cgroups, seccomp; create to exit of /bin/true; up to its root made beforehand");
+  does.set(WARM, "the same from a pool that is warm: this kind of sandbox was made beforehand");
+  does.set(DRAINED_ROW, "the same where nothing is made beforehand: creations one after the other, all kept, after the first twenty");
   does.set("native exec", "from TypeScript: /bin/true in a living machine, output and exit collected");
   does.set("native cycle", "from TypeScript: create, one command, kill until nothing is left");
   does.set("host vfork+exec", "from C: /bin/true on the host, no isolation");
@@ -51,6 +57,9 @@ export async function sandboxBench(json: boolean): Promise<boolean> {
     }
     process.stderr.write("\n");
     await resident.kill();
+    const pool = withWarmSandboxes(backend, { runtime: systemRuntime, most: 2 * PER_ROUND, log: (line) => process.stderr.write(`${line}\n`) });
+    for (let i = 0; i < ROUNDS; i++) add(WARM, await warmTimes(pool, root));
+    for (let i = 0; i < ROUNDS / 4; i++) add(DRAINED_ROW, await drainedTimes(backend, root));
     const cycles = await cycleRate(backend, root, CYCLES, 2);
     const cRate = driverRate(driver, work, CYCLES, 2);
     const idle = await idleMemory(backend, root, IDLE_MACHINES);
@@ -78,6 +87,36 @@ async function createAndRun(backend: SandboxBackend, root: RootFilesystem): Prom
   if (result.code !== 0) throw new Error(`/bin/true ended with ${result.code}`);
   await sandbox.kill();
   return took;
+}
+
+const WARM = "native acquire + first command";
+const DRAINED_ROW = "native drained create + first command";
+
+/** As many as the pool has ready, one after the other. */
+async function warmTimes(pool: WarmBackend, root: RootFilesystem): Promise<number[]> {
+  while (pool.warm.ready < PER_ROUND) {
+    // Asked for as often as it is to be ready.
+    if (pool.warm.ready === 0) await Promise.all(Array.from({ length: PER_ROUND }, () => createAndRun(pool, root)));
+    await sleep(SETTLE_MS);
+  }
+  const { missed } = pool.warm;
+  const times = await repeat(PER_ROUND, () => createAndRun(pool, root));
+  if (pool.warm.missed > missed) throw new Error("a sandbox of the warm pool was not ready");
+  return times;
+}
+
+async function drainedTimes(backend: SandboxBackend, root: RootFilesystem): Promise<number[]> {
+  const kept: Sandbox[] = [];
+  const times = await repeat(DRAINED, async () => {
+    const start = performance.now();
+    const sandbox = await backend.create({ root });
+    await sandbox.run({ command: ["/bin/true"] });
+    kept.push(sandbox);
+    return performance.now() - start;
+  });
+  await Promise.all(kept.map((sandbox) => sandbox.kill()));
+  await sleep(SETTLE_MS);
+  return times.slice(DRAINED / 2);
 }
 
 async function timeExec(sandbox: Sandbox): Promise<number> {
@@ -184,6 +223,8 @@ function judge(rows: readonly Row[], rates: Rates): Record<string, Ratio> {
   atMost("create p50 / bubblewrap p50", over(create, "bubblewrap run", "p50Ms"), 0.5);
   atMost("create p50 / crun p50", over(create, "crun run", "p50Ms"), 0.25);
   atMost("create p99 / bubblewrap p99", over(create, "bubblewrap run", "p99Ms"), 1);
+  atMost("acquire from a warm pool, first command, p50", find(WARM)?.p50Ms ?? Number.NaN, 3, " ms");
+  atMost("the same, p99", find(WARM)?.p99Ms ?? Number.NaN, 8, " ms");
   atMost("exec p50 / host vfork+exec p50", over("native exec", "host vfork+exec", "p50Ms"), 2);
   atMost("exec p50 / crun exec p50", over("native exec", "crun exec", "p50Ms"), 0.2);
   atLeast("cycles per second / C driver's", rates.cycles / rates.cRate, 0.6);

@@ -1,6 +1,8 @@
 /** Dockerfiles are built in real machines and looked at in real machines. */
 import { execFileSync } from "node:child_process";
 import { mkdirSync, mkdtempSync, rmSync, symlinkSync, writeFileSync, chmodSync } from "node:fs";
+import { createServer } from "node:http";
+import type { AddressInfo } from "node:net";
 import { tmpdir } from "node:os";
 import { dirname, join } from "node:path";
 import { afterAll, beforeAll, describe, expect, it } from "vitest";
@@ -62,6 +64,23 @@ async function look(image: Image, command: string): Promise<string> {
     await sandbox.kill();
   }
 }
+
+describe("networks of steps", () => {
+  it("a list of hosts is what RUN reaches; another list is another step, and what was refused is said", async () => {
+    const server = createServer((_request, response) => response.end("got it"));
+    await new Promise<void>((resolve) => server.listen(0, "127.0.0.1", resolve));
+    const host = `127.0.0.1:${(server.address() as AddressInfo).port}`;
+    const get = `FROM base\nRUN wget -q -O /got http://${host}/\n`;
+    try {
+      const { image } = await build(get, {}, { network: "allowlist", allow: [host] });
+      expect(await look(image, "cat /got; echo $HTTP_PROXY")).toBe("got it\n");
+      await expect(build(get, {}, { network: "allowlist", allow: ["example.test"] })).rejects.toMatchObject({ code: "image_failed", fix: expect.stringMatching(/is not in the list of allowed hosts.*--allow HOST/) });
+      await expect(build(get)).rejects.toMatchObject({ fix: expect.stringContaining("without network") });
+    } finally {
+      server.close();
+    }
+  });
+});
 
 describe("building", () => {
   it("runs commands as the user, in the directory, with the variables of that point", async () => {

@@ -24,6 +24,8 @@ export interface BuildRequest {
   readonly timeoutMs?: number;
   /** Network of RUN steps. Default: `public` where the backend can, else `none`. */
   readonly network?: NetworkMode;
+  /** Hosts that RUN steps reach with the network `allowlist`. */
+  readonly allow?: readonly string[];
   readonly progress?: ImageProgress;
   readonly signal?: AbortSignal;
 }
@@ -44,7 +46,7 @@ export function createImageBuilder(options: BuilderOptions): ImageBuilder {
   const running = new Map<string, Promise<Image>>();
   return {
     build: (request) => {
-      const key = JSON.stringify([request.dockerfile, request.context, request.args, request.target, request.network]);
+      const key = JSON.stringify([request.dockerfile, request.context, request.args, request.target, request.network, request.allow]);
       const shared = running.get(key);
       if (shared !== undefined) return shared;
       const promise = buildOnce(options, request).finally(() => running.delete(key));
@@ -80,6 +82,7 @@ async function buildOnce(options: BuilderOptions, request: BuildRequest): Promis
     temporary,
     context: await openContext(request.context, request.dockerfile),
     network: request.network ?? (options.backend.capabilities.networks.includes("public") ? "public" : "none"),
+    allow: request.allow ?? [],
     progress: request.progress ?? (() => undefined),
     signal: request.signal === undefined ? deadline : AbortSignal.any([deadline, request.signal]),
     escape: parsed.escape,

@@ -3,7 +3,7 @@
  * the next layer. Steps that only describe the image change its configuration. A chain of keys (parent, instruction, what it copies) finds finished steps again.
  */
 import { createHash } from "node:crypto";
-import { mkdtemp } from "node:fs/promises";
+import { chmod, mkdtemp } from "node:fs/promises";
 import { join, posix } from "node:path";
 import { MwError } from "../core/errors.ts";
 import { isArchive } from "../image/archive.ts";
@@ -22,6 +22,8 @@ export interface BuildEnvironment {
   readonly temporary: string;
   readonly context: BuildContext;
   readonly network: NetworkMode;
+  /** Of the network `allowlist`. */
+  readonly allow: readonly string[];
   readonly progress: ImageProgress;
   readonly signal: AbortSignal;
   readonly escape: string;
@@ -85,6 +87,8 @@ export class StageExecutor {
     if (stage !== undefined) return stage;
     if (base === "scratch") {
       const empty = await mkdtemp(join(this.#build.temporary, "scratch-"));
+      // Its mode is that of the root, which users besides root have to get through.
+      await chmod(empty, 0o755);
       return this.#build.images.commit(null, empty, { env: {}, workdir: "/", user: "", entrypoint: [], cmd: [], labels: {} }, "scratch");
     }
     return this.#build.images.resolve(base, { progress: this.#build.progress, signal: this.#build.signal });
@@ -139,7 +143,7 @@ export class StageExecutor {
   async #runCommand(step: Extract<Instruction, { kind: "run" }>): Promise<void> {
     const network = step.network === "none" ? "none" : this.#build.network;
     const { argv, stdin } = this.#runArgv(step);
-    const key = ["run", argv, stdin ?? "", network, this.#config.user, this.#config.workdir, this.#config.env, [...this.#args]];
+    const key = ["run", argv, stdin ?? "", network === "allowlist" ? [network, ...this.#build.allow] : network, this.#config.user, this.#config.workdir, this.#config.env, [...this.#args]];
     await this.#layer(key, network, async (sandbox) => {
       const tail: string[] = [];
       const user = this.#config.user === "" ? "root" : this.#config.user;
@@ -166,9 +170,10 @@ export class StageExecutor {
       await exec.acknowledge();
       if (exit.code === 0) return;
       const why = exit.cause === null ? `exit code ${exit.code}` : `${exit.cause} (exit code ${exit.code})`;
+      const refused = sandbox.egress?.report().refusals[0]?.message;
       const output = [...tail, partial].filter((line) => line !== "").join("\n");
       throw new MwError("image_failed", `${this.#where(step.line)}: \`${step.text.split("\n")[0]}\` failed with ${why}${output === "" ? "" : `\n${output}`}`, {
-        fix: network === "none" ? "The step ran without network; give the build one if it needs it." : output === "" ? "It printed nothing; run it by hand: mw sandbox shell IMAGE." : "Its last lines of output are above.",
+        fix: refused !== undefined ? `${refused}; allow it (--allow HOST) if the step needs it.` : network === "none" ? "The step ran without network; give the build one if it needs it." : output === "" ? "It printed nothing; run it by hand: mw sandbox shell IMAGE." : "Its last lines of output are above.",
         facts: { file: this.#build.dockerfileName, line: step.line, exitCode: exit.code },
       });
     });
@@ -273,7 +278,7 @@ export class StageExecutor {
     // What was done before is no news.
     this.#build.progress(this.#title);
     const root = await this.#build.images.rootFilesystem(base);
-    const sandbox = await this.#build.backend.create({ root: { ...root, workdir: "/", user: "" }, network, labels: { purpose: "build" } });
+    const sandbox = await this.#build.backend.create({ root: { ...root, workdir: "/", user: "" }, network, ...(network === "allowlist" ? { allow: this.#build.allow } : {}), labels: { purpose: "build" } });
     try {
       await work(sandbox);
       const workspace = await sandbox.seal();

@@ -16,15 +16,17 @@ import { gatewayCommand } from "./gateway.ts";
 import { demoCommand, doctorCommand, imageBuildCommand } from "./host-commands.ts";
 import { imageRoutes } from "./image.ts";
 import { formatError } from "./output.ts";
-import { exportCommand, resumeCommand, runsCommand, showCommand } from "./run-commands.ts";
+import { exportCommand, resumeCommand, reverifyCommand, runsCommand, showCommand } from "./run-commands.ts";
 import { runCommand } from "./run-flags.ts";
+import { keyRoutes, serveCommand } from "./serve.ts";
 import { sandboxRoutes } from "./sandbox.ts";
 import { taskRoutes } from "./task.ts";
+import { trainCommand } from "./train.ts";
 import { VERSION } from "./version.ts";
 
 export function buildApp(): Application<AppContext> {
   const root = buildRouteMap<string, AppContext>({
-    routes: { demo: demoCommand, run: runCommand, resume: resumeCommand, runs: runsCommand, show: showCommand, export: exportCommand, task: taskRoutes, sandbox: sandboxRoutes, harness: harnessRoutes, image: imageRoutes({ build: imageBuildCommand }), gateway: gatewayCommand, doctor: doctorCommand },
+    routes: { demo: demoCommand, run: runCommand, train: trainCommand, resume: resumeCommand, runs: runsCommand, show: showCommand, export: exportCommand, reverify: reverifyCommand, task: taskRoutes, sandbox: sandboxRoutes, harness: harnessRoutes, image: imageRoutes({ build: imageBuildCommand }), gateway: gatewayCommand, serve: serveCommand, key: keyRoutes, doctor: doctorCommand },
     docs: { brief: "One machine per rollout: run agents on tasks in sandboxes, grade them elsewhere, lose nothing." },
   });
   return buildApplication(root, {

@@ -1,11 +1,11 @@
 /** What `mw run`, `mw resume` and `mw demo` share: progress, interrupts, the result and its exit code. */
 import { MwError } from "../core/errors.ts";
 import { LIMITS } from "../core/limits.ts";
-import { isAgent, isAgentCli, makeHarness } from "../harness/index.ts";
-import type { Harness } from "../harness/harness.ts";
 import type { RunController } from "../rollout/controller.ts";
 import { runDocument } from "../rollout/report.ts";
-import type { HarnessSettings, RunDependencies, RunEnd } from "../rollout/run.ts";
+import { makeRunHarness } from "../rollout/run-harness.ts";
+import type { RunDependencies, RunEnd } from "../rollout/run.ts";
+import { LiveRun } from "../server/runs/live-run.ts";
 import type { Config } from "./config.ts";
 import type { AppContext } from "./context.ts";
 import { openMachines } from "./machines.ts";
@@ -21,28 +21,25 @@ export interface ConductOptions {
   readonly strict: boolean;
 }
 
-/** A run may draw among several harnesses: each gets of the settings what is its own. */
-export function makeRunHarness(name: string, { script, harnessCommand, harnessUser, agent }: HarnessSettings): Harness {
-  return makeHarness(name, {
-    ...(name === "script" && script !== null ? { script } : {}),
-    ...(name === "generic" && harnessCommand !== null ? { command: harnessCommand } : {}),
-    ...(isAgentCli(name) && harnessUser !== null ? { cli: { user: harnessUser } } : {}),
-    ...(isAgent(name) ? { agent } : {}),
-  });
-}
-
 /** Runs `work` with everything that a run needs, prints the result, sets the exit code. */
 export async function conductRun(context: AppContext, config: Config, options: ConductOptions, work: (dependencies: RunDependencies) => Promise<RunEnd>): Promise<void> {
   const end = await runWithProgress(context, config, options.quiet, work);
+  // Whoever looks at a large run finds it read.
+  await new LiveRun(config.home.value, end.run).keep();
+  reportEnd(context, options, end);
+}
+
+/** Prints what a run came to, and sets the exit code. `where`: what commands about a run elsewhere need besides its id. */
+export function reportEnd(context: AppContext, options: ConductOptions, end: RunEnd, where = ""): void {
   const document = runDocument(end.state);
   if (options.json) printJson(context, document);
   else printLine(context, summaryText(context, end.state));
   if (end.ended === "interrupted") {
-    note(context, `stopped; what was under way will be tried again: mw resume ${end.run}`);
+    note(context, `stopped; what was under way will be tried again: mw resume ${end.run}${where}`);
     context.setExitCode(130);
     return;
   }
-  if (!options.quiet && !options.json) note(context, `\nmw show ${end.run} --all lists the rollouts,\nmw export ${end.run} prints them as JSON lines`);
+  if (!options.quiet && !options.json && where === "") note(context, `\nmw show ${end.run} --all lists the rollouts,\nmw export ${end.run} prints them as JSON lines`);
   const failed = document.rollouts.some((rollout) => rollout.outcome !== "scored");
   if (document.refused.length > 0 || (options.strict && failed)) context.setExitCode(1);
 }
@@ -58,7 +55,7 @@ export async function runWithProgress(context: AppContext, config: Config, quiet
       version: VERSION,
       runtime: context.runtime,
       env: context.env,
-      openMachines: () => openMachines(context, config),
+      openMachines: (backend) => openMachines(context, config, backend),
       makeHarness: makeRunHarness,
       observer: progress,
       signal: stopListening.before,

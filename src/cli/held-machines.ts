@@ -1,6 +1,6 @@
 /**
- * Machines that `mw sandbox create` holds: each has a data directory of its own below `MW_HOME/held/`, so that it never stands in the way of a run, and a
- * record beside it through which other commands of the same user find its socket and its holder.
+ * Machines that `mw sandbox create` holds: each has, with those that were forked of it, a data directory of its own below `MW_HOME/held/`, so that it never stands in the way of
+ * a run, and a record in it through which other commands of the same user find its socket and its holder.
  */
 import { mkdirSync, mkdtempSync, readdirSync, readFileSync, renameSync, rmSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
@@ -16,6 +16,9 @@ const Record = z.strictObject({
   /** Start time of the holder in clock ticks since boot: a pid alone may have been given to somebody else. */
   startTicks: z.string(),
   socket: z.string(),
+  /** Where its holder is asked for what only it can do. */
+  control: z.string(),
+  state: z.enum(["running", "paused"]),
   env: z.record(z.string(), z.string()),
   user: z.string(),
   workdir: z.string(),
@@ -23,7 +26,7 @@ const Record = z.strictObject({
 type Stored = z.infer<typeof Record>;
 export type HeldMachine = Omit<Stored, "id"> & { readonly id: SandboxId; readonly directory: string };
 
-/** A data directory for one machine. `name` tells people what it is for. */
+/** A data directory for one machine and what is forked of it. `name` tells people what it is for. */
 export function makeHeldDirectory(home: string, name: string): string {
   const held = join(home, "held");
   mkdirSync(held, { recursive: true, mode: 0o700 });
@@ -35,10 +38,14 @@ export function removeHeldDirectory(directory: string): void {
 }
 
 export function recordHeld(directory: string, machine: Omit<Stored, "pid" | "startTicks">): void {
-  const path = join(directory, "machine.json");
+  const path = join(directory, `${machine.id}.json`);
   const record: Stored = { ...machine, pid: process.pid, startTicks: startTicks(process.pid) ?? "" };
   writeFileSync(`${path}.new`, `${JSON.stringify(record)}\n`, { mode: 0o600 });
   renameSync(`${path}.new`, path);
+}
+
+export function forgetHeld(directory: string, id: SandboxId): void {
+  rmSync(join(directory, `${id}.json`), { force: true });
 }
 
 /** Those whose holder lives. Directories of dead holders are taken away: their machines ended with them. */
@@ -47,10 +54,12 @@ export function heldMachines(home: string): readonly HeldMachine[] {
   const found: HeldMachine[] = [];
   for (const name of namesIn(held)) {
     const directory = join(held, name);
-    const record = readRecord(directory);
-    if (record === null) continue;
-    if (startTicks(record.pid) === record.startTicks) found.push({ ...record, directory });
-    else removeHeldDirectory(directory);
+    for (const file of namesIn(directory)) {
+      const record = readRecord(join(directory, file));
+      if (record === null) continue;
+      if (startTicks(record.pid) === record.startTicks) found.push({ ...record, directory });
+      else removeHeldDirectory(directory);
+    }
   }
   return found.toSorted((a, b) => a.createdAt - b.createdAt);
 }
@@ -67,9 +76,9 @@ export function findHeld(home: string, text: string): HeldMachine {
   });
 }
 
-function readRecord(directory: string): (Stored & { readonly id: SandboxId }) | null {
+function readRecord(path: string): (Stored & { readonly id: SandboxId }) | null {
   try {
-    const record = Record.parse(JSON.parse(readFileSync(join(directory, "machine.json"), "utf8")));
+    const record = Record.parse(JSON.parse(readFileSync(path, "utf8")));
     const { id } = record;
     return isId("sbx", id) ? { ...record, id } : null;
   } catch {

@@ -5,22 +5,35 @@ import { createImageBuilder } from "../build/builder.ts";
 import { MwError } from "../core/errors.ts";
 import { openImageStore } from "../image/store.ts";
 import type { Machines } from "../rollout/run.ts";
+import { openChosenBackend, parseBackendChoice } from "../sandbox/backend-choice.ts";
 import { openNativeBackend } from "../sandbox/backends/native/backend.ts";
+import type { SandboxBackend } from "../sandbox/sandbox.ts";
 import type { Config } from "./config.ts";
 import type { AppContext } from "./context.ts";
+import { note } from "./output.ts";
 
-/** Rejects `busy` when another controller owns the data directory, `environment` when this host cannot make machines. */
-export async function openMachines(context: AppContext, config: Config): Promise<Machines> {
+/**
+ * `chosen`: the backend of the machines, as `parseBackendChoice` reads it. Images are built in native machines whatever it is, and the native backend keeps other controllers away.
+ * `keepSeconds`: how long native machines outlive this process when it dies, for the next controller to take them over. Rejects `busy` when another controller owns the data directory, `environment` when this host, or the chosen service, cannot make machines.
+ */
+export async function openMachines(context: AppContext, config: Config, chosen = "native", keepSeconds = 0): Promise<Machines> {
   const home = config.home.value;
-  const backend = await openNativeBackend({ home, runtime: context.runtime }).catch((error: unknown) => {
+  const choice = parseBackendChoice(chosen);
+  const native = await openNativeBackend({ home, runtime: context.runtime, keepSeconds }).catch((error: unknown) => {
     throw withFix(namingController(error, home));
   });
+  let backend: SandboxBackend = native;
+  const close = async (): Promise<void> => {
+    if (backend !== native) await backend.close();
+    await native.close();
+  };
   try {
-    const images = await openImageStore({ home, aliases: config.imageAliases, cwd: context.cwd, env: context.env, runtime: context.runtime });
-    const builder = createImageBuilder({ backend, images, directory: join(home, "build") });
-    return { backend, images, builder, epoch: await backend.epoch, close: () => backend.close() };
+    if (choice.kind !== "native") backend = await openChosenBackend(choice, { home, env: context.env, runtime: context.runtime, log: (line) => note(context, line) });
+    const images = await openImageStore({ home, aliases: config.imageAliases, cwd: context.cwd, env: context.env, runtime: context.runtime, ...(keepSeconds > 0 ? { keeper: () => native.keeper } : {}) });
+    const builder = createImageBuilder({ backend: native, images, directory: join(home, "build") });
+    return { backend, images, builder, epoch: await native.epoch, close };
   } catch (error) {
-    await backend.close();
+    await close();
     throw error;
   }
 }

@@ -1,5 +1,7 @@
 /** Parsers of flag values. Each says what was expected; the flag's name and the value given are added by the caller. */
 import { MwError } from "../core/errors.ts";
+import { parseHostRule } from "../sandbox/egress/host-rules.ts";
+import { parseBackendChoice } from "../sandbox/backend-choice.ts";
 
 /** A whole number within bounds. */
 export function integerParser(minimum: number, maximum: number): (input: string) => number {
@@ -42,8 +44,29 @@ export function durationParser(input: string): number {
   return value;
 }
 
+/** `every-turn` (0), or a time span. */
+export function everyTurnParser(input: string): number {
+  if (input === "every-turn") return 0;
+  try {
+    return durationParser(input);
+  } catch {
+    throw new MwError("usage", "expected every-turn, or a time span such as 30s");
+  }
+}
+
 export function textParser(input: string): string {
   if (input === "") throw new MwError("usage", "expected some text, got an empty value");
+  return input;
+}
+
+/** An entry of a list of allowed hosts, as it was written. */
+export function hostParser(input: string): string {
+  return parseHostRule(input).text;
+}
+
+/** As given: the word is what is recorded. */
+export function backendParser(input: string): string {
+  parseBackendChoice(input);
   return input;
 }
 

@@ -5,7 +5,7 @@ import type { RunController, RunObserver } from "../rollout/controller.ts";
 import type { RunEvent } from "../rollout/events.ts";
 import type { RunState } from "../rollout/run-state.ts";
 import type { AppContext } from "./context.ts";
-import { PHASE_LABELS } from "./run-summary.ts";
+import { PHASE_LABELS } from "../rollout/run-statistics.ts";
 import { formatDuration, formatTable, note, printable, styler } from "./output.ts";
 
 const REDRAW_MS = 200;
@@ -19,7 +19,7 @@ export interface Progress extends RunObserver {
   activity(text: string): void;
   /** Draws the last state and stops. */
   finish(): void;
-  attach(controller: RunController): void;
+  attach(controller: Pick<RunController, "active">): void;
 }
 
 export function startProgress(context: AppContext, quiet: boolean): Progress {
@@ -110,7 +110,7 @@ class Lines implements Progress {
   readonly #context: AppContext;
   readonly #quiet: boolean;
   readonly #tally: Tally;
-  #controller: RunController | null = null;
+  #controller: Pick<RunController, "active"> | null = null;
   #last: number;
   /** When an activity was told last. */
   #told: number | null = null;
@@ -123,7 +123,7 @@ class Lines implements Progress {
     this.#last = context.runtime.monotonic();
   }
 
-  attach(controller: RunController): void {
+  attach(controller: Pick<RunController, "active">): void {
     this.#controller = controller;
   }
 
@@ -157,7 +157,7 @@ class Lines implements Progress {
 class LiveTable implements Progress {
   readonly #context: AppContext;
   readonly #tally: Tally;
-  #controller: RunController | null = null;
+  #controller: Pick<RunController, "active"> | null = null;
   #state: RunState | null = null;
   #lines = 0;
   #activity: { readonly text: string; readonly at: number } | null = null;
@@ -170,7 +170,7 @@ class LiveTable implements Progress {
     this.#timer.unref();
   }
 
-  attach(controller: RunController): void {
+  attach(controller: Pick<RunController, "active">): void {
     this.#controller = controller;
   }
 

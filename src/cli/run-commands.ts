@@ -5,8 +5,10 @@ import { BUILDERS } from "../gateway/samples/sample.ts";
 import { EXPORT_FORMATS } from "../rollout/export.ts";
 import type { ExportFlags } from "./commands/export.ts";
 import type { ResumeFlags } from "./commands/resume.ts";
+import type { ReverifyFlags } from "./commands/reverify.ts";
 import type { ShowFlags } from "./commands/show.ts";
 import type { AppContext } from "./context.ts";
+import { SERVER_FLAGS } from "./run-flags.ts";
 import { choiceParser, integerParser, textParser } from "./parsers.ts";
 
 const json = { kind: "boolean", default: false, withNegated: false, brief: "print one JSON document on stdout" } as const;
@@ -24,8 +26,10 @@ export const resumeCommand: Command<AppContext> = buildCommand<ResumeFlags, [str
   parameters: {
     flags: {
       concurrency: { kind: "parsed", parse: integerParser(1, LIMITS.sandboxesPerHost / 2), optional: true, placeholder: "n", brief: "rollouts alive at once, instead of the run's" },
+      errors: { kind: "boolean", default: false, withNegated: false, brief: "also begin again what ended in a failure of a machine, a model server or a harness, with the same seeds; the old records stand" },
       apiKeyFile: { kind: "parsed", parse: textParser, optional: true, placeholder: "file", brief: "file that holds the upstream's API key, instead of the run's" },
       strict: { kind: "boolean", default: false, withNegated: false, brief: "exit with 1 when a rollout did not score" },
+      ...SERVER_FLAGS,
       json,
       quiet: { kind: "boolean", default: false, withNegated: false, brief: "no progress on stderr" },
     },
@@ -47,12 +51,32 @@ export const showCommand: Command<AppContext> = buildCommand<ShowFlags, [string]
     flags: {
       json,
       all: { kind: "boolean", default: false, withNegated: false, brief: "every rollout, and whole outputs" },
+      web: { kind: "boolean", default: false, withNegated: false, brief: "serve the dashboard at that run or rollout on this host until Ctrl-C, and print the link" },
       tokens: { kind: "boolean", default: false, withNegated: false, brief: "of a rollout: its model calls, how they hang together, and which of their text is trained" },
       builder,
     },
     positional: { kind: "tuple", parameters: [{ parse: textParser, placeholder: "run|rollout|session", brief: "id of a run, of a rollout, or of a session of mw gateway; latest is the last run" }] },
   },
   docs: { brief: "Show a run (rewards, pass@k, outcomes, time by phase) or a rollout (timeline, transcript, commands, verdict)" },
+});
+
+export const reverifyCommand: Command<AppContext> = buildCommand<ReverifyFlags, [string], AppContext>({
+  loader: async () => (await import("./commands/reverify.ts")).reverifyRun,
+  parameters: {
+    flags: {
+      task: { kind: "parsed", parse: textParser, placeholder: "dir", brief: "directory of the task with the verifier that is to speak now; its environment must be what it was" },
+      concurrency: { kind: "parsed", parse: integerParser(1, LIMITS.sandboxesPerHost / 2), default: "1", placeholder: "n", brief: "workspaces verified at once" },
+      json,
+      quiet: { kind: "boolean", default: false, withNegated: false, brief: "no progress on stderr" },
+    },
+    positional: { kind: "tuple", parameters: [runArgument] },
+    aliases: { j: "concurrency", q: "quiet" },
+  },
+  docs: {
+    brief: "Run a changed verifier over what the agents of a run left, and list what its rewards touch",
+    fullDescription:
+      "Run a changed verifier over what the agents of a run left, and list what its rewards touch.\n\nEach kept workspace (mw run --keep-workspace; keep_workspaces in runs of trainers) is put into a fresh machine on its image and verified with the same care as the first time. The run's records stay as they are: new verdicts stand beside them in the rollouts' directories, under reverified/.\n\nOf rewards that are other than recorded it says which samples carried them, and which leases, trainer steps and checkpoints used those.",
+  },
 });
 
 export const exportCommand: Command<AppContext> = buildCommand<ExportFlags, [string], AppContext>({

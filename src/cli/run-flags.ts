@@ -4,9 +4,9 @@ import { HISTORY_RULES, type HistoryRule } from "../harness/agent/setup.ts";
 import { SCRIPT_HELP } from "../harness/script.ts";
 import type { AppContext } from "./context.ts";
 import { SETTINGS, type SettingName, type SettingValue } from "./settings.ts";
-import { choiceParser, integerParser, textParser } from "./parsers.ts";
+import { choiceParser, everyTurnParser, hostParser, integerParser, textParser } from "./parsers.ts";
 
-type SettingFlag = Exclude<SettingName, never>;
+type SettingFlag = Exclude<SettingName, "maxSandboxes" | "maxSandboxesPerOwner" | "maxSnapshotsPerOwner" | "maxDiskPerOwner" | "warmSandboxes">;
 
 export type RunFlags = { readonly [Name in SettingFlag]?: SettingValue<Name> } & {
   readonly script?: string;
@@ -16,12 +16,19 @@ export type RunFlags = { readonly [Name in SettingFlag]?: SettingValue<Name> } &
   readonly history?: HistoryRule;
   readonly historyTokens?: number;
   readonly image?: string;
+  readonly allow?: readonly string[];
   readonly ignoreLimits: boolean;
   readonly keepWorkspace: boolean;
   readonly requireTokens: boolean;
   readonly pauseOnThink: boolean;
+  readonly checkpoint?: number;
+  readonly branch?: number;
+  readonly branchTurn?: number;
   readonly strict: boolean;
   readonly dryRun: boolean;
+  readonly ui: boolean;
+  readonly server?: string;
+  readonly interrupt?: Interrupt;
   readonly json: boolean;
   readonly quiet: boolean;
 };
@@ -31,6 +38,14 @@ export function setting<Name extends SettingName>(name: Name, placeholder: strin
   const { parse, brief, env } = SETTINGS[name];
   return { kind: "parsed", parse: parse as (text: string) => SettingValue<Name>, optional: true, placeholder, brief: `${brief} (${env})` } as const;
 }
+
+/** What Ctrl-C does to a run on a server. */
+export type Interrupt = "stop" | "detach";
+
+export const SERVER_FLAGS = {
+  server: { kind: "parsed", parse: textParser, optional: true, placeholder: "url", brief: "run on the machines of the mw serve at that address (its key in MW_API_KEY; paths are its host's), and follow the run from here" },
+  interrupt: { kind: "parsed", parse: choiceParser(["stop", "detach"]), optional: true, placeholder: "stop|detach", brief: "with --server, what Ctrl-C does: stop the run (default), or leave it to the server" },
+} as const;
 
 export const runCommand: Command<AppContext> = buildCommand<RunFlags, string[], AppContext>({
   loader: async () => (await import("./commands/run.ts")).run,
@@ -64,16 +79,29 @@ export const runCommand: Command<AppContext> = buildCommand<RunFlags, string[], 
       maxTurns: setting("maxTurns", "n"),
       tokenBudget: setting("tokenBudget", "n"),
       commandTimeout: setting("commandTimeout", "time"),
-      network: setting("network", "none|public"),
+      backend: setting("backend", "backend"),
+      network: setting("network", "none|allowlist|public"),
+      allow: { kind: "parsed", parse: hostParser, variadic: true, optional: true, placeholder: "host", brief: "host that machines may reach over HTTP and HTTPS, besides those that tasks name, wherever that is not everything; repeatable" },
       image: { kind: "parsed", parse: textParser, optional: true, placeholder: "reference", brief: "image of every task, instead of what tasks declare" },
       ignoreLimits: { kind: "boolean", default: false, withNegated: false, brief: "run although limits that tasks declare cannot be enforced here" },
       keepWorkspace: { kind: "boolean", default: false, withNegated: false, brief: "keep what each agent left, as workspace.tar in the rollout's directory" },
       requireTokens: { kind: "boolean", default: false, withNegated: false, brief: "refuse to start unless the upstream returns exact token ids and logprobs, which training needs" },
       pauseOnThink: { kind: "boolean", default: false, withNegated: false, brief: "freeze a machine, with all that its agent left running, while its model thinks" },
+      checkpoint: {
+        kind: "parsed",
+        parse: everyTurnParser,
+        optional: true,
+        placeholder: "every-turn|time",
+        brief: "keep each rollout of a white-box harness between its turns, behind every one or at most so often (such as 30s), so that mw resume goes on in the middle of it",
+      },
+      branch: { kind: "parsed", parse: integerParser(2, 1000), optional: true, placeholder: "k", brief: "make of each task one group of k rollouts that share their first turns: all but the first branch from it (white-box harnesses)" },
+      branchTurn: { kind: "parsed", parse: integerParser(1, 1_000_000), optional: true, placeholder: "n", brief: "the turn of the first rollout behind which --branch branches (default 1)" },
       timeoutMultiplier: setting("timeoutMultiplier", "x"),
       durability: setting("durability", "process|power"),
       strict: { kind: "boolean", default: false, withNegated: false, brief: "exit with 1 when a rollout did not score" },
       dryRun: { kind: "boolean", default: false, withNegated: false, brief: "show what would run, and run nothing" },
+      ui: { kind: "boolean", default: false, withNegated: false, brief: "serve the dashboard on this host while the run goes on, and print the link" },
+      ...SERVER_FLAGS,
       json: { kind: "boolean", default: false, withNegated: false, brief: "print one JSON document on stdout" },
       quiet: { kind: "boolean", default: false, withNegated: false, brief: "no progress on stderr" },
     },
@@ -89,6 +117,7 @@ export const runCommand: Command<AppContext> = buildCommand<RunFlags, string[], 
     fullDescription: [
       "Runs n attempts at each task, each in its own fresh machine, and grades each in another one. What happened is in MW_HOME/runs/<run>/ and is never run twice: mw resume goes on after a crash.",
       "Ctrl-C once: nothing new starts, what runs may finish for a while; twice: everything ends now. Either way mw resume goes on.",
+      "With --server the run goes on at the server whatever becomes of this command, also when the server is started anew; mw resume RUN --server URL follows it again.",
       "Exit codes: 0 done; 1 something asked for did not hold (an input was not there, a rollout did not score under --strict); 2 bad usage or input; 3 the host lacks something; 130 interrupted.",
     ].join("\n"),
   },

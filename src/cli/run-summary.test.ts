@@ -4,7 +4,8 @@ import { systemRuntime } from "../core/runtime.ts";
 import type { GroupId, RolloutId, RunId } from "../core/ids.ts";
 import { RunState } from "../rollout/run-state.ts";
 import type { AppContext } from "./context.ts";
-import { controllerLives, statusText, summaryText } from "./run-summary.ts";
+import { controllerLives } from "../rollout/run-statistics.ts";
+import { statusText, summaryText } from "./run-summary.ts";
 
 function state(controllerPid: number | null): RunState {
   const run = new RunState();

@@ -1,59 +1,10 @@
 /** A run as people read it: rewards by family and task, pass@k, outcomes, time by phase. */
-import type { Failure, TaskReference } from "../rollout/events.ts";
-import { PHASES, type Phase, type RolloutState } from "../rollout/rollout-state.ts";
+import type { Failure } from "../rollout/events.ts";
+import { byHarness, controllerLives, PHASE_LABELS, statisticsOf, type PhaseTime } from "../rollout/run-statistics.ts";
 import type { RunState } from "../rollout/run-state.ts";
-import { summarise, type GroupStatistics, type Sample, type Statistics, type Summary } from "../rollout/statistics.ts";
+import type { GroupStatistics, Statistics } from "../rollout/statistics.ts";
 import type { AppContext } from "./context.ts";
-import { formatDuration, formatTable, printable, styler } from "./output.ts";
-
-export function statisticsOf(state: RunState): Summary {
-  const directories = new Map<string, Set<string>>();
-  for (const { task } of state.groups) directories.set(task.name, (directories.get(task.name) ?? new Set()).add(task.directory));
-  // Two tasks may share a name; the directory keeps them apart.
-  const label = ({ name, directory }: TaskReference): string => ((directories.get(name)?.size ?? 0) > 1 ? `${name} (${directory})` : name);
-  return summarise([...state.rollouts.values()].map(({ task, outcome, reward }): Sample => ({ task: label(task), family: task.family, outcome, reward })));
-}
-
-/** Where several harnesses were drawn from: what each came to. */
-function byHarness(state: RunState): readonly GroupStatistics[] {
-  return summarise([...state.rollouts.values()].map(({ task, harness, outcome, reward }): Sample => ({ task: task.directory, family: harness, outcome, reward }))).families;
-}
-
-/** What is done between a phase's event and the next one. */
-export const PHASE_LABELS: Readonly<Record<Phase, string>> = {
-  planned: "waiting",
-  admitted: "image, machine",
-  leased: "preparation",
-  prepared: "agent's start",
-  running: "agent",
-  ended: "collection",
-  collected: "verification",
-  verified: "recording",
-  recorded: "done",
-};
-
-export interface PhaseTime {
-  readonly phase: Phase;
-  readonly count: number;
-  readonly totalMs: number;
-  readonly medianMs: number;
-  readonly maximumMs: number;
-}
-
-/** What each phase of the last tries took. */
-export function phaseTimes(rollouts: Iterable<RolloutState>): readonly PhaseTime[] {
-  const byPhase = new Map<Phase, number[]>();
-  for (const { phaseMs } of rollouts) {
-    for (const phase of PHASES) {
-      const ms = phaseMs[phase];
-      if (ms !== undefined) byPhase.set(phase, [...(byPhase.get(phase) ?? []), ms]);
-    }
-  }
-  return [...byPhase].map(([phase, values]) => {
-    values.sort((a, b) => a - b);
-    return { phase, count: values.length, totalMs: values.reduce((sum, ms) => sum + ms, 0), medianMs: values[Math.floor(values.length / 2)] ?? 0, maximumMs: values.at(-1) ?? 0 };
-  });
-}
+import { formatBytes, formatDuration, formatTable, printable, styler } from "./output.ts";
 
 export function summaryText(context: AppContext, state: RunState): string {
   const paint = styler(context.process.stdout, context.env);
@@ -66,6 +17,7 @@ export function summaryText(context: AppContext, state: RunState): string {
     if (harnesses.length > 1) parts.push(groupTable("harness", harnesses, paint));
     parts.push(passText(summary.overall), outcomeText(summary.overall));
   }
+  parts.push(checkpointText(state));
   for (const { source, error } of state.refused.slice(0, 20)) parts.push(`${paint("yellow", "no task:")} ${printable(source)}: ${failureText(error)}`);
   return parts.filter((part) => part !== "").join("\n\n");
 }
@@ -73,17 +25,6 @@ export function summaryText(context: AppContext, state: RunState): string {
 export function statusText(state: RunState): string {
   const done = `${state.recorded}/${state.rollouts.size}${state.planCompleted ? "" : "+"} rollouts`;
   return state.status === "finished" ? `finished, ${done}` : state.status === "interrupted" ? `stopped: ${state.interruption ?? ""}, ${done}` : `${controllerLives(state) ? "running" : "killed"}, ${done}`;
-}
-
-/** Whether the process that wrote the log last is there; of one that was killed, the log does not know. */
-export function controllerLives({ controllerPid }: RunState): boolean {
-  if (controllerPid === null) return false;
-  try {
-    process.kill(controllerPid, 0);
-    return true;
-  } catch (error) {
-    return (error as NodeJS.ErrnoException).code === "EPERM";
-  }
 }
 
 export function failureText(error: Failure): string {
@@ -113,6 +54,17 @@ function passText({ passAtK }: Statistics): string {
 
 function outcomeText({ outcomes }: Statistics): string {
   return `outcomes: ${outcomes.map(({ outcome, count }) => `${outcome} ${count}`).join(", ")}`;
+}
+
+function checkpointText(state: RunState): string {
+  let [count, ms, stoppedMs, bytes] = [0, 0, 0, 0];
+  for (const { checkpoints } of state.rollouts.values()) {
+    count += checkpoints.count;
+    ms += checkpoints.ms;
+    stoppedMs += checkpoints.stoppedMs;
+    bytes += checkpoints.bytes;
+  }
+  return count === 0 ? "" : `checkpoints: ${count} in ${formatDuration(ms)} of the rollouts' time (machines stood still for ${formatDuration(stoppedMs)}), ${formatBytes(bytes / count)} each`;
 }
 
 export function phaseTable(times: readonly PhaseTime[], paint: ReturnType<typeof styler>): string {

@@ -1,19 +1,28 @@
 /** `mw sandbox`: single machines by hand. The implementations load when they are called. */
 import { buildCommand, buildRouteMap, type RouteMap } from "@stricli/core";
+import { parsePublish, type PublishRule } from "../sandbox/publish.ts";
+import type { NetworkMode } from "../sandbox/sandbox.ts";
 import type { AppContext } from "./context.ts";
-import { bytesParser, choiceParser, decimalParser, durationParser, integerParser, textParser } from "./parsers.ts";
+import { setting } from "./run-flags.ts";
+import { snapshotRoutes } from "./snapshots.ts";
+import { bytesParser, choiceParser, decimalParser, durationParser, hostParser, integerParser, textParser } from "./parsers.ts";
 
 /** What a machine is made with. */
 export interface MachineFlags {
+  readonly backend?: string;
   readonly cpus?: number;
   readonly memory?: number;
   readonly disk?: number;
   readonly pids?: number;
-  readonly network?: "none" | "public";
+  readonly network?: NetworkMode;
+  readonly allow?: readonly string[];
+  readonly publish?: readonly PublishRule[];
   readonly env?: readonly string[];
   readonly user?: string;
   readonly workdir?: string;
   readonly upload?: readonly string[];
+  readonly snapshot?: string;
+  readonly checkpointable: boolean;
 }
 
 /** How a command is run in it. */
@@ -27,15 +36,20 @@ const text = (brief: string, placeholder: string) => ({ kind: "parsed", parse: t
 const flag = (brief: string) => ({ kind: "boolean", brief, default: false }) as const;
 
 const MACHINE_FLAGS = {
+  backend: setting("backend", "backend"),
   cpus: { kind: "parsed", parse: decimalParser(0.01, 4096), brief: "CPUs as a fraction, such as 1.5", placeholder: "n", optional: true },
   memory: { kind: "parsed", parse: bytesParser, brief: "memory of processes, such as 512M", placeholder: "size", optional: true },
   disk: { kind: "parsed", parse: bytesParser, brief: "room for what the machine writes, such as 2G", placeholder: "size", optional: true },
   pids: { kind: "parsed", parse: integerParser(8, 4_194_304), brief: "processes and threads at once", placeholder: "n", optional: true },
-  network: { kind: "parsed", parse: choiceParser(["none", "public"]), brief: "none (default) or public", placeholder: "mode", optional: true },
+  network: { kind: "parsed", parse: choiceParser(["none", "allowlist", "public"]), brief: "none (default), allowlist (HTTP and HTTPS to hosts given with --allow) or public", placeholder: "mode", optional: true },
+  allow: { kind: "parsed", parse: hostParser, brief: "host that can be reached: example.com, *.example.com, example.com:8443, an address or range; means --network allowlist; repeatable", placeholder: "host", variadic: true, optional: true },
+  publish: { kind: "parsed", parse: parsePublish, brief: "[ADDRESS:][HOSTPORT:]PORT, a port of the machine on this host (on loopback, any free port, unless said); repeatable", placeholder: "port", variadic: true, optional: true },
   env: { kind: "parsed", parse: textParser, brief: "NAME=VALUE for every command; repeatable", placeholder: "pair", variadic: true, optional: true },
   user: text("user of commands: name, uid, name:group or uid:gid", "user"),
   workdir: text("directory of commands, made when missing", "path"),
   upload: { kind: "parsed", parse: textParser, brief: "HOST:SANDBOX, a file or directory copied in first; repeatable", placeholder: "paths", variadic: true, optional: true },
+  snapshot: text("start from this snapshot (id or name) of the image", "snapshot"),
+  checkpointable: flag("so that its processes can be kept by snapshots; a weaker isolation, see SECURITY.md"),
 } as const;
 
 const COMMAND_FLAGS = {
@@ -65,14 +79,14 @@ const shell = buildCommand<MachineFlags, readonly [string], AppContext>({
   docs: { brief: "A shell in a fresh machine (removed when the shell ends), or in one that `create` holds." },
 });
 
-const create = buildCommand<MachineFlags & { readonly json: boolean }, readonly [string], AppContext>({
+const create = buildCommand<MachineFlags & { readonly json: boolean }, readonly [string?], AppContext>({
   loader: async () => (await import("./sandbox-commands.ts")).createAndHold,
-  parameters: { flags: { ...MACHINE_FLAGS, ...JSON_FLAG }, positional: { kind: "tuple", parameters: [IMAGE] } },
+  parameters: { flags: { ...MACHINE_FLAGS, ...JSON_FLAG }, positional: { kind: "tuple", parameters: [{ ...IMAGE, brief: `${IMAGE.brief}; not needed with --snapshot`, optional: true }] } },
   docs: {
     brief: "Make a machine and hold it until interrupted.",
     fullDescription:
       "Prints the machine's id and stays in the foreground: the machine lives exactly as long as this process (end it with Ctrl-C, SIGTERM or `mw sandbox rm`). Run it in the background to go on in the same shell: `mw sandbox create host &`. " +
-      "While it runs, `exec`, `cp`, `shell` and `ls` reach the machine from other terminals of the same user.",
+      "While it runs, `exec`, `cp`, `shell`, `snapshot`, `fork`, `pause`, `resume` and `ls` reach the machine from other terminals of the same user.",
   },
 });
 
@@ -113,7 +127,20 @@ const copy = buildCommand<{ readonly json: boolean }, readonly [string, string],
   docs: { brief: "Copy a file or tree between the host and a machine that `create` holds, or between two of them." },
 });
 
+const network = buildCommand<{ readonly allow?: readonly string[]; readonly forget?: readonly string[]; readonly json: boolean }, readonly [string], AppContext>({
+  loader: async () => (await import("./network-commands.ts")).networkOfHeld,
+  parameters: {
+    flags: {
+      allow: { ...MACHINE_FLAGS.allow, brief: "add a host to the list; repeatable" },
+      forget: { kind: "parsed", parse: hostParser, brief: "take a host out of the list; what is open to it ends; repeatable", placeholder: "host", variadic: true, optional: true },
+      ...JSON_FLAG,
+    },
+    positional: { kind: "tuple", parameters: [ID] },
+  },
+  docs: { brief: "What a machine that `create` holds may reach, and what was refused to it; changes its list." },
+});
+
 export const sandboxRoutes: RouteMap<AppContext> = buildRouteMap({
-  routes: { run, shell, create, exec, ls: list, rm: remove, cp: copy },
-  docs: { brief: "Single machines by hand: one command, a shell, or one held open." },
+  routes: { run, shell, create, exec, network, ls: list, rm: remove, cp: copy, ...snapshotRoutes },
+  docs: { brief: "Single machines by hand: one command, a shell, or one held open; snapshots and copies of it." },
 });

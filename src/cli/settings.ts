@@ -4,7 +4,7 @@
  */
 import { availableParallelism } from "node:os";
 import { LIMITS } from "../core/limits.ts";
-import { choiceParser, decimalParser, durationParser, integerParser, textParser } from "./parsers.ts";
+import { backendParser, bytesParser, choiceParser, decimalParser, durationParser, integerParser, textParser } from "./parsers.ts";
 
 export interface SettingDefinition<T> {
   /** Name of the environment variable. */
@@ -29,6 +29,7 @@ export const SETTINGS = {
     fallback: "process",
     brief: "what a recorded event survives: the death of any process (process), or also a power cut (power)",
   }),
+  backend: define<string>({ env: "MW_BACKEND", key: "backend", parse: backendParser, fallback: "native", brief: "what makes the machines: native, oci[:RUNTIME] (runc, crun), or remote:URL for an E2B-compatible service (its key in MW_REMOTE_KEY)" }),
   harness: define<string>({ env: "MW_HARNESS", key: "run.harness", parse: textParser, fallback: "bash", brief: "who works on the task: bash, claude-like, codex-like, gemini-like, opencode-like, fenced, drawn, oracle, nop, script, generic or an agent CLI of mw harness ls; of several, separated by commas, each rollout draws one by seed" }),
   upstream: define<string>({ env: "MW_UPSTREAM", key: "run.upstream", parse: textParser, fallback: null, brief: "model server: its base URL, or vllm=, sglang=, openai= and the URL" }),
   model: define<string>({ env: "MW_MODEL", key: "run.model", parse: textParser, fallback: null, brief: "model name sent to the upstream" }),
@@ -51,7 +52,12 @@ export const SETTINGS = {
   maxTurns: define<number>({ env: "MW_MAX_TURNS", key: "run.max-turns", parse: integerParser(1, 100_000), fallback: 100, brief: "turns of one rollout" }),
   tokenBudget: define<number>({ env: "MW_TOKEN_BUDGET", key: "run.token-budget", parse: integerParser(1, 1_000_000_000), fallback: null, brief: "tokens sampled in one rollout" }),
   commandTimeout: define<number>({ env: "MW_COMMAND_TIMEOUT", key: "run.command-timeout", parse: durationParser, fallback: 300_000, brief: "time of one command of the bash harness, such as 90s or 5m" }),
-  network: define<"none" | "public">({ env: "MW_NETWORK", key: "run.network", parse: choiceParser(["none", "public"]), fallback: null, brief: "network of every machine (none or public), instead of what tasks declare" }),
+  network: define<"none" | "allowlist" | "public">({ env: "MW_NETWORK", key: "run.network", parse: choiceParser(["none", "allowlist", "public"]), fallback: null, brief: "network of every machine (none, allowlist or public), instead of what tasks declare" }),
+  maxSandboxes: define<number>({ env: "MW_MAX_SANDBOXES", key: "serve.max-sandboxes", parse: integerParser(1, LIMITS.sandboxesPerHost), fallback: LIMITS.sandboxesPerHost, brief: "sandboxes of mw serve's clients that live at once; more wait their turn" }),
+  maxSandboxesPerOwner: define<number>({ env: "MW_MAX_SANDBOXES_PER_OWNER", key: "serve.max-sandboxes-per-owner", parse: integerParser(1, LIMITS.sandboxesPerHost), fallback: null, brief: "the same of one owner; more are refused" }),
+  maxSnapshotsPerOwner: define<number>({ env: "MW_MAX_SNAPSHOTS_PER_OWNER", key: "serve.max-snapshots-per-owner", parse: integerParser(0, 1_000_000), fallback: null, brief: "snapshots that one owner keeps at mw serve; more are refused" }),
+  maxDiskPerOwner: define<number>({ env: "MW_MAX_DISK_PER_OWNER", key: "serve.max-disk-per-owner", parse: bytesParser, fallback: null, brief: "disk of one owner at mw serve, such as 100G: what its snapshots and paused sandboxes hold and its sandboxes may write; more is refused" }),
+  warmSandboxes: define<number>({ env: "MW_WARM_SANDBOXES", key: "serve.warm-sandboxes", parse: integerParser(0, LIMITS.warmSandboxes), fallback: 16, brief: "sandboxes that mw serve keeps ready, of the kinds that are asked for; 0: none" }),
   timeoutMultiplier: define<number>({ env: "MW_TIMEOUT_MULTIPLIER", key: "run.timeout-multiplier", parse: decimalParser(0.01, 1000), fallback: 1, brief: "factor on the time limits of tasks" }),
 } as const;
 

@@ -4,14 +4,16 @@ import { join } from "node:path";
 import { z } from "zod";
 import type { RolloutId, RunId } from "../core/ids.ts";
 import type { MessageRecord } from "../harness/harness.ts";
-import { fromLogEvent } from "../rollout/events.ts";
+import { fromLogEvent, type RunEvent } from "../rollout/events.ts";
 import { rolloutDocument } from "../rollout/report.ts";
+import { readReverifications } from "../rollout/reverify.ts";
 import { loadRunState } from "../rollout/run-state.ts";
 import { rolloutTokens } from "../rollout/samples/rollout-samples.ts";
 import { spokenMessages } from "../rollout/spoken-messages.ts";
 import { eventsFile, rolloutDirectory } from "../store/run-directory.ts";
 import { readLog, startOfLog } from "../store/log-reader.ts";
 import type { AppContext } from "./context.ts";
+import { fateOf, lineageLines, lineageOf, openDeliveryLineage } from "./lineage.ts";
 import { formatBytes, formatDuration, note, printJson, printLine, printable, styler } from "./output.ts";
 import { failureText } from "./run-summary.ts";
 
@@ -24,7 +26,8 @@ const OUTPUT_LINES = 20;
 const LINE_CHARACTERS = 400;
 
 export async function showRollout(context: AppContext, home: string, run: RunId, id: RolloutId, flags: { readonly json: boolean; readonly all: boolean }): Promise<void> {
-  const state = (await loadRunState(home, run)).rollout(id);
+  const whole = await loadRunState(home, run);
+  const state = whole.rollout(id);
   const directory = rolloutDirectory(home, run, id);
   const timeline = await timelineOf(home, run, id);
   const verdict = await readJson(join(directory, "verdict.json"));
@@ -33,8 +36,10 @@ export async function showRollout(context: AppContext, home: string, run: RunId,
   // Written by our own recorder, line by line, in this shape.
   const transcript = spokenMessages(tokens, (await readLines(join(directory, "transcript.jsonl"))) as unknown as readonly MessageRecord[]);
   const document = rolloutDocument(state);
+  const lineage = lineageOf(state, tokens, fateOf(await openDeliveryLineage(home, run), whole, state));
+  const again = await readReverifications(directory);
   if (flags.json) {
-    printJson(context, { run, ...document, directory, timeline, verdict, commands, transcript });
+    printJson(context, { run, ...document, directory, timeline, verdict, reverified: again, lineage, commands, transcript });
     return;
   }
   const paint = styler(context.process.stdout, context.env);
@@ -59,6 +64,12 @@ export async function showRollout(context: AppContext, home: string, run: RunId,
     title("verdict");
     for (const line of verdictLines(verdict)) printLine(context, printable(line));
   }
+  if (again.length > 0) {
+    title("verified again");
+    for (const { number, at, verifier, reward, was } of again) printLine(context, printable(`  ${at} reverified/${number}: reward ${reward ?? "none"}, was ${was ?? "none"} (verifier ${verifier})`));
+  }
+  title("lineage");
+  for (const line of lineageLines(lineage)) printLine(context, printable(line));
   const output = await readText(join(directory, "verifier", "test-stdout.txt"));
   if (output !== null && output.trim() !== "") {
     title("verifier output");
@@ -86,10 +97,15 @@ async function timelineOf(home: string, run: RunId, id: RolloutId): Promise<read
   for await (const stored of readLog(eventsFile(home, run), startOfLog())) {
     const event = fromLogEvent(stored.event);
     if (!("rollout" in event) || event.rollout !== id) continue;
-    const { type, rollout: _rollout, ...fields } = event;
+    const { type, rollout: _rollout, ...fields } = event.type === "rollout_checkpointed" ? checkpointFields(event) : event;
     entries.push({ at: stored.at, event: type.replace("rollout_", ""), detail: detailOf(fields) });
   }
   return entries;
+}
+
+/** What people want of it; the rest is for whoever goes on from it. */
+function checkpointFields({ type, rollout, checkpoint: { turn, snapshot, calls, policyVersion }, kept, ...cost }: Extract<RunEvent, { type: "rollout_checkpointed" }>): { readonly type: string; readonly rollout: RolloutId } {
+  return { type, rollout, turn, snapshot, calls, policyVersion, kept, ...cost } as { readonly type: string; readonly rollout: RolloutId };
 }
 
 function detailOf(fields: Readonly<Record<string, unknown>>): string {

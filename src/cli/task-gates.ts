@@ -8,8 +8,9 @@ import { makeHarness } from "../harness/index.ts";
 import { preflight } from "../rollout/preflight.ts";
 import { RolloutRecorder } from "../rollout/recorder.ts";
 import { TaskImages } from "../rollout/task-images.ts";
-import { runTry } from "../rollout/try.ts";
+import { runTry } from "../rollout/try/try.ts";
 import { expandPlaceholders } from "../task/placeholders.ts";
+import type { NetworkOverride } from "../task/network.ts";
 import type { Task, TaskVerifier, Verdict } from "../task/task.ts";
 import { withoutUnenforceableLimits } from "../sandbox/lenient-backend.ts";
 import { createVerifier } from "../task/verify/verify.ts";
@@ -32,7 +33,7 @@ export interface GateRun {
 
 export interface GateOptions {
   readonly image: string | null;
-  readonly network: "none" | "public" | null;
+  readonly network: NetworkOverride;
   readonly ignoreLimits: boolean;
   readonly progress: (text: string) => void;
   readonly signal: AbortSignal;
@@ -45,7 +46,7 @@ export interface TaskGates {
 }
 
 export async function openTaskGates(context: AppContext, config: Config, options: GateOptions): Promise<TaskGates> {
-  const machines = await openMachines(context, config);
+  const machines = await openMachines(context, config, config.get("backend") ?? "native");
   const { runtime, env } = context;
   const directory = await mkdtemp(join(tmpdir(), "mw-check-"));
   const images = new TaskImages({ images: machines.images, builder: machines.builder, override: options.image, timeoutMultiplier: 1, progress: options.progress, signal: options.signal });
@@ -73,16 +74,17 @@ export async function openTaskGates(context: AppContext, config: Config, options
               return verified;
             },
           },
-          harnessLayers: new Map(),
+          layers: () => Promise.resolve([]),
           model: null,
           budgets: { turns: 1, tokens: null, commandMs: 3_600_000, outputBytes: 64 * 1024 },
           networkOverride: options.network,
           timeoutMultiplier: 1,
           pauseOnThink: false,
+          checkpointEveryMs: null,
           keepWorkspace: false,
           expandEnv,
         },
-        { run: newId("run", runtime), rollout, try: 1, task, harness: makeHarness(agent), seed: "check", recorder, emit: () => Promise.resolve(), signal: options.signal },
+        { run: newId("run", runtime), rollout, try: 1, task, harness: makeHarness(agent), seed: "check", setupSeed: "check", branchTurn: null, restored: null, sampling: {}, deadlineMs: null, recorder, emit: () => Promise.resolve(), signal: options.signal },
       );
       const last = verdicts.at(-1);
       return {

@@ -11,8 +11,11 @@ export interface Deadline {
   clear(): void;
 }
 
-/** `ms` null: no time of its own. `what` completes "... took longer than N s". */
-export function startDeadline(runtime: Runtime, ms: number | null, what: string, parent?: AbortSignal): Deadline {
+/** How long to wait before looking again whether time that does not count has passed meanwhile. */
+const AGAIN_MS = 250;
+
+/** `ms` null: no time of its own. `what` completes "... took longer than N s". `notCountedMs`: a figure that grows while time passes that does not count. */
+export function startDeadline(runtime: Runtime, ms: number | null, what: string, parent?: AbortSignal, notCountedMs: () => number = () => 0): Deadline {
   const controller = new AbortController();
   const stop = new AbortController();
   let passed = false;
@@ -20,7 +23,7 @@ export function startDeadline(runtime: Runtime, ms: number | null, what: string,
   if (parent?.aborted === true) onParent();
   else parent?.addEventListener("abort", onParent, { once: true });
   if (ms !== null) {
-    runtime.sleep(ms, stop.signal).then(
+    sleepCounted(runtime, ms, notCountedMs, stop.signal).then(
       () => {
         passed = !controller.signal.aborted;
         controller.abort(new MwError("timeout", `${what} took longer than ${ms / 1000} s`));
@@ -41,6 +44,12 @@ export function startDeadline(runtime: Runtime, ms: number | null, what: string,
   };
 }
 
+async function sleepCounted(runtime: Runtime, ms: number, notCountedMs: () => number, signal: AbortSignal): Promise<void> {
+  const end = runtime.monotonic() + ms - notCountedMs();
+  await runtime.sleep(ms, signal);
+  for (let left = end + notCountedMs() - runtime.monotonic(); left > 0; left = end + notCountedMs() - runtime.monotonic()) await runtime.sleep(Math.max(left, AGAIN_MS), signal);
+}
+
 /** The work's result, or the signal's reason, whichever comes first. The work itself is expected to end on the same signal. */
 export function orAbort<T>(work: Promise<T>, signal: AbortSignal): Promise<T> {
   return new Promise((resolve, reject) => {
@@ -52,11 +61,34 @@ export function orAbort<T>(work: Promise<T>, signal: AbortSignal): Promise<T> {
 }
 
 /** Runs work under a deadline: its signal is passed on, and what does not listen to it is left behind. */
-export async function withDeadline<T>(runtime: Runtime, ms: number | null, what: string, parent: AbortSignal | undefined, work: (signal: AbortSignal) => Promise<T>): Promise<T> {
-  const deadline = startDeadline(runtime, ms, what, parent);
+export async function withDeadline<T>(
+  runtime: Runtime,
+  ms: number | null,
+  what: string,
+  parent: AbortSignal | undefined,
+  work: (signal: AbortSignal) => Promise<T>,
+  notCountedMs?: () => number,
+): Promise<T> {
+  const deadline = startDeadline(runtime, ms, what, parent, notCountedMs);
   try {
     return await orAbort(work(deadline.signal), deadline.signal);
   } finally {
     deadline.clear();
   }
+}
+
+/** Aborted with the reason of the first of `signals` that is. `release` lets go of them: those that live long would keep it for as long. */
+export function firstOf(...signals: readonly AbortSignal[]): { readonly signal: AbortSignal; release(): void } {
+  const controller = new AbortController();
+  const listeners = signals.map((signal) => [signal, (): void => controller.abort(signal.reason)] as const);
+  for (const [signal, onAbort] of listeners) {
+    if (signal.aborted) onAbort();
+    else signal.addEventListener("abort", onAbort, { once: true });
+  }
+  return {
+    signal: controller.signal,
+    release: () => {
+      for (const [signal, onAbort] of listeners) signal.removeEventListener("abort", onAbort);
+    },
+  };
 }

@@ -12,18 +12,22 @@ export type RunId = Branded<"run">;
 export type RolloutId = Branded<"ro">;
 export type GroupId = Branded<"grp">;
 export type SandboxId = Branded<"sbx">;
+export type SnapshotId = Branded<"snap">;
 export type ExecId = Branded<"ex">;
 export type CallId = Branded<"call">;
 export type SessionId = Branded<"ses">;
+type TemplateId = Branded<"tpl">;
 
 interface Kinds {
   run: RunId;
   ro: RolloutId;
   grp: GroupId;
   sbx: SandboxId;
+  snap: SnapshotId;
   ex: ExecId;
   call: CallId;
   ses: SessionId;
+  tpl: TemplateId;
 }
 
 /** Crockford's base 32: no i, l, o, u. */

@@ -3,8 +3,8 @@ import { MwError } from "../core/errors.ts";
 import { newId } from "../core/ids.ts";
 import { LIMITS } from "../core/limits.ts";
 import type { Runtime } from "../core/runtime.ts";
+import type { CallBoard } from "./call-board.ts";
 import { GatewayFailure } from "./failure.ts";
-import { PolicyGate } from "./policy-gate.ts";
 import { newToken } from "./server/credentials.ts";
 import { SessionRegistry, type Asker } from "./server/registry.ts";
 import { startServer, type GatewayServer } from "./server/server.ts";
@@ -21,6 +21,8 @@ export interface GatewayOptions {
   /** Time for a request's headers, and for all of it, milliseconds; defaults are the limits. */
   readonly headersMs?: number;
   readonly bodyMs?: number;
+  /** Shows the calls of its sessions. */
+  readonly board?: CallBoard | undefined;
   /** Opens a session for a request from this host whose key none has; null refuses it. */
   readonly openFor?: (key: string) => Promise<GatewaySession | null>;
 }
@@ -43,11 +45,9 @@ class OpenGateway implements Gateway {
   readonly #registry = new SessionRegistry();
   readonly #opening = new Map<string, Promise<GatewaySession | null>>();
   #server: GatewayServer | null = null;
-  readonly policy: PolicyGate;
 
   constructor(options: GatewayOptions) {
     this.#options = options;
-    this.policy = new PolicyGate(options.runtime);
   }
 
   get socketPath(): string {
@@ -64,13 +64,13 @@ class OpenGateway implements Gateway {
   }
 
   async open(options: SessionOptions): Promise<GatewaySession> {
-    const { runtime } = this.#options;
+    const { runtime, board } = this.#options;
     const facts = await options.upstream.probe(options.model, AbortSignal.timeout(LIMITS.modelCallMs));
     if (options.purpose === "train") expectTokens(options.upstream, facts);
     const session = new Session(newId("ses", runtime), newToken(runtime.randomBytes(32)), options, {
       runtime,
       facts,
-      policy: this.policy,
+      board,
       onClosing: () => this.#registry.remove(session),
     });
     this.#registry.add(session);

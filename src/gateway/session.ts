@@ -2,7 +2,6 @@
 import type { SessionId } from "../core/ids.ts";
 import type { CallSink, Call } from "./call.ts";
 import type { Sampling, TurnRequest, Delta } from "./conversation.ts";
-import type { PolicyGate } from "./policy-gate.ts";
 import type { Upstream } from "./upstreams/upstream.ts";
 
 export interface SessionBudgets {
@@ -30,6 +29,8 @@ export interface SessionOptions {
   readonly log: CallSink;
   /** Calls that the log has of earlier sessions: this one's are numbered after them. */
   readonly callsBefore?: number;
+  /** What the harness has asked before, of which this session is the continuation: it counts into the budgets, and prompts extend its tokens. */
+  readonly earlier?: readonly Call[];
 }
 
 export interface SessionTotals {
@@ -41,6 +42,8 @@ export interface SessionTotals {
   readonly completionTokens: number;
   /** Wall time during which at least one call was in flight, milliseconds. */
   readonly modelMs: number;
+  /** Versions of the policy that sampled, oldest first by when they were met; of those that say one. */
+  readonly policyVersions: readonly string[];
   /** The budget that kept the harness from going on; null while nothing did. */
   readonly exhausted: keyof SessionBudgets | null;
   /** The last failure that was not the harness's own doing, for telling `model_error` from the rest; null again once a call is answered. */
@@ -71,8 +74,6 @@ export interface Gateway {
   readonly url: string | null;
   /** Rejects `unsupported` for a training session on an upstream without tokens, `upstream_failed` when it cannot be reached. */
   open(options: SessionOptions): Promise<GatewaySession>;
-  /** Which policy samples, and the halt for new calls of every session while it is updated. */
-  readonly policy: PolicyGate;
   /** Closes every session and the listeners. */
   close(): Promise<void>;
 }

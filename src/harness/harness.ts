@@ -10,6 +10,7 @@ import type { ImageProgress } from "../image/image.ts";
 import type { LocalImageStore } from "../image/store.ts";
 import type { LayerMount, Sandbox } from "../sandbox/sandbox.ts";
 import type { ModelEndpoint } from "./cli/endpoint.ts";
+import type { Continuity } from "./continuity.ts";
 
 export interface Budgets {
   readonly turns: number;
@@ -76,6 +77,8 @@ export interface HarnessContext {
   readonly runtime: Runtime;
   /** Aborted when the rollout is cancelled or the agent's time is over (reason: an `MwError` `cancelled` or `timeout`). */
   readonly signal: AbortSignal;
+  /** Of a harness that `continues`, in a rollout that is to be kept between its turns. */
+  readonly continuity?: Continuity;
 }
 
 export interface HarnessEnd {
@@ -103,6 +106,8 @@ export interface Harness {
   readonly needsModel: boolean;
   /** Programs in the machine call the model by themselves, so the machine gets a port for it. A model that is called from here is out of the agent's reach. */
   readonly callsFromMachine?: true;
+  /** It can go on between two of its turns, with another process and another machine. */
+  readonly continues?: true;
   /** Everything that decides its behaviour, for the run's record. */
   readonly settings: Readonly<Record<string, unknown>>;
   /** Only a harness that says so is given the task's reference solution and its environment. */

@@ -8,6 +8,7 @@ import type { Image } from "./image.ts";
 import type { LocalImageStore } from "./store.ts";
 import { isWhiteoutName, TarEncoder } from "./tar-write.ts";
 import { directoryEntry, fileEntry, type TreeEntry } from "./tree.ts";
+import { ownersMode } from "./owners.ts";
 import { readTree } from "./unpacker.ts";
 
 const ARCHITECTURES: Readonly<Record<string, string>> = { x64: "amd64", ia32: "386" };
@@ -84,7 +85,8 @@ async function* layerArchive(directory: string, signal: AbortSignal | undefined)
     if (event.type === "entry" && event.entry.kind !== "whiteout" && isWhiteoutName(event.entry.path)) {
       throw new MwError("unsupported", `the image holds a file named ${JSON.stringify(event.entry.path.toString())}, which OCI layers cannot express`, { fix: "remove it from the image" });
     }
-    yield* tar.encode(event);
+    // Where only root exists inside, files are the user's here and root's there.
+    yield* tar.encode(event.type === "entry" && ownersMode().kind === "flattened" ? { ...event, entry: { ...event.entry, uid: 0, gid: 0 } } : event);
   }
   yield* tar.end();
 }

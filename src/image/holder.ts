@@ -12,6 +12,12 @@ export function ownToken(): string {
   return own;
 }
 
+/** The token of another process that lives; null when it does not. `random`: 8 hexadecimal digits. */
+export function tokenOf(pid: number, random: string): string | null {
+  const started = startTime(pid);
+  return started === null ? null : `${pid}-${started}-${bootId()}-${random}`;
+}
+
 /** A name below this process's token, unique within it. */
 export function ownName(): string {
   return `${ownToken()}.${counter++}`;
@@ -19,9 +25,16 @@ export function ownName(): string {
 
 let counter = 0;
 
+const TOKEN = /^(\d{1,10})-(\d+)-([0-9a-f]*)-[0-9a-f]{8}/;
+
+/** Whether it is a token, or a name below one. */
+export function isHolderName(name: string): boolean {
+  return TOKEN.test(name);
+}
+
 /** Whether the process that made the token (or a name below it) lives. Names that are no tokens belong to nobody. */
 export function holderLives(name: string): boolean {
-  const match = /^(\d{1,10})-(\d+)-([0-9a-f]*)-[0-9a-f]{8}/.exec(name);
+  const match = TOKEN.exec(name);
   if (match === null) return false;
   const [, pid = "", started = "", boot = ""] = match;
   if (boot !== bootId()) return false;

@@ -7,7 +7,7 @@
  */
 import { mkdir, readdir, rename, rm, unlink, writeFile } from "node:fs/promises";
 import { dirname, join } from "node:path";
-import { MwError } from "../core/errors.ts";
+import { isDiskFull, MwError } from "../core/errors.ts";
 import { systemRuntime } from "../core/runtime.ts";
 import { Semaphore } from "../core/semaphore.ts";
 import { holderLives, ownName } from "./holder.ts";
@@ -18,18 +18,29 @@ const local = new Map<string, { readonly gate: Semaphore; users: number }>();
 const POLL_MIN_MS = 5;
 const POLL_MAX_MS = 250;
 
-/** Runs `work` while holding the lock at `path` (its parent directory exists). `onWait` is told once, with the holder's pid, when somebody else has it. */
-export async function withLock<T>(path: string, work: () => Promise<T>, options: { readonly signal?: AbortSignal | undefined; readonly onWait?: (pid: string) => void } = {}): Promise<T> {
+interface LockOptions {
+  readonly signal?: AbortSignal | undefined;
+  /** Told once, with the holder's pid, when somebody else has it. */
+  readonly onWait?: (pid: string) => void;
+  /** For work that makes room: a full disk has none for the lock, and then it is done without. Callers in this process still follow each other. */
+  readonly evenWithoutRoom?: boolean;
+}
+
+/** Runs `work` while holding the lock at `path` (its parent directory exists). */
+export async function withLock<T>(path: string, work: () => Promise<T>, options: LockOptions = {}): Promise<T> {
   const entry = local.get(path) ?? { gate: new Semaphore(1), users: 0 };
   local.set(path, entry);
   entry.users++;
   try {
     return await entry.gate.use(async () => {
-      const name = await acquire(path, options);
+      const name = await acquire(path, options).catch((error: unknown) => {
+        if (options.evenWithoutRoom === true && isDiskFull(error)) return null;
+        throw error;
+      });
       try {
         return await work();
       } finally {
-        await unlink(join(path, name)).catch(() => undefined);
+        if (name !== null) await unlink(join(path, name)).catch(() => undefined);
       }
     }, options.signal);
   } finally {
@@ -37,11 +48,16 @@ export async function withLock<T>(path: string, work: () => Promise<T>, options:
   }
 }
 
-async function acquire(path: string, options: { readonly signal?: AbortSignal | undefined; readonly onWait?: (pid: string) => void }): Promise<string> {
+async function acquire(path: string, options: LockOptions): Promise<string> {
   const name = ownName();
   const claim = join(dirname(path), name);
-  await mkdir(claim);
-  await writeFile(join(claim, name), "");
+  try {
+    await mkdir(claim);
+    await writeFile(join(claim, name), "");
+  } catch (error) {
+    await rm(claim, { recursive: true, force: true });
+    throw error;
+  }
   let waited = false;
   for (let pause = POLL_MIN_MS; ; pause = Math.min(pause * 2, POLL_MAX_MS)) {
     try {

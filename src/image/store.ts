@@ -26,6 +26,8 @@ import { type Source } from "./source.ts";
 import { readTree, removeTree } from "./unpacker.ts";
 
 export interface ImageStoreOptions {
+  /** Process id of whom the machines end with, where they outlive this process; null: nobody else. */
+  readonly keeper?: () => number | null;
   /** The data directory (`MW_HOME`). */
   readonly home: string;
   /** Names mapped to references by the user's configuration; they win over the data directory's table and the shipped one. */
@@ -73,7 +75,7 @@ export class LocalImageStore implements ImageStore {
     this.aliases = new AliasTable(join(options.home, "aliases.toml"), options.aliases ?? {});
     this.#images = imageRecords(join(this.#directory, "images"));
     this.#names = nameRecords(join(this.#directory, "names"));
-    this.#leases = new Leases(join(this.#directory, "leases"));
+    this.#leases = new Leases(join(this.#directory, "leases"), options.keeper);
     this.layers = new LayerStore(this.#directory, { protect: (digest, work) => this.#locked(async () => (await this.#leases.add([digest]), work())) });
   }
 

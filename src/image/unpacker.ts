@@ -151,8 +151,18 @@ export async function treeFingerprint(directory: string): Promise<string> {
 
 /** Removes a tree of any depth, never following links. Nothing there is no error. */
 export async function removeTree(path: string): Promise<void> {
-  for await (const frame of stream("remove", path, ownersArguments())) void frame;
+  for (let left = REMOVALS; ; left--) {
+    try {
+      for await (const frame of stream("remove", path, ownersArguments())) void frame;
+      return;
+    } catch (error) {
+      // Who was killed in the middle of it goes on where it was.
+      if (left === 1 || !(error instanceof MwError) || error.code !== "sandbox_failed") throw error;
+    }
+  }
 }
+
+const REMOVALS = 3;
 
 /** Whoever kills the unpacker (the kernel, for memory) says nothing about the image. */
 function brokenOff(what: string, code: string): MwError {

@@ -35,7 +35,7 @@ class MemoryBackend {
   fail: (n: number) => MwError | null = () => null;
 
   backend(): SandboxBackend {
-    return { create: (spec: SandboxSpec) => this.#create(spec) } as unknown as SandboxBackend;
+    return { capabilities: { isolation: ISOLATION }, create: (spec: SandboxSpec) => this.#create(spec) } as unknown as SandboxBackend;
   }
 
   async #create(spec: SandboxSpec): Promise<Sandbox> {
@@ -128,7 +128,7 @@ async function control(setup: Setup): Promise<{ readonly state: RunState; readon
   await start({ type: "controller_started", pid: 1, version: "0" });
   const machines = setup.machines ?? new MemoryBackend();
   const harnesses = [{ name: "nop", version: "1", settings: {} }];
-  const config = { attempts: setup.attempts ?? 2, seed: "s", harnesses, concurrency: setup.concurrency ?? 4, durability: "process", rules: DEFAULT_OUTCOME_RULES } as unknown as ControllerOptions["config"];
+  const config = { attempts: setup.attempts ?? 2, seed: "s", harnesses, concurrency: setup.concurrency ?? 4, durability: "process", rules: DEFAULT_OUTCOME_RULES, branch: null } as unknown as ControllerOptions["config"];
   const agentMs = setup.agentMs ?? 200_000;
   const controller = new RunController({
     home,
@@ -141,16 +141,17 @@ async function control(setup: Setup): Promise<{ readonly state: RunState; readon
     preflight: () => undefined,
     harness: () => setup.harness ?? HARNESS,
     services: () => ({
-      harnessLayers: new Map(),
+      layers: () => Promise.resolve([]),
       runtime: setup.runtime ?? hasty,
       backend: machines.backend(),
       images: { root: () => Promise.resolve({ digest: "host:1", workdir: "/" }) } as unknown as TaskImages,
       verifier: { verify: () => Promise.resolve({ verdict: setup.verdict?.() ?? VERDICT, workspace: null }) },
       model: null,
       budgets: { turns: 1, tokens: null, commandMs: 1000, outputBytes: 1000 },
-      networkOverride: null,
+      networkOverride: {},
       timeoutMultiplier: 1,
       pauseOnThink: false,
+      checkpointEveryMs: null,
       keepWorkspace: false,
       expandEnv: (env) => env,
     }),
@@ -306,6 +307,33 @@ describe("RunController", () => {
     const second = await control({ tasks: 1, attempts: 1, epoch: 2, options: { hostRoom } });
     expect(await second.ended).toBe("finished");
     await second.close();
+  });
+
+  it("begins again what a machine failed of, when asked to: with the same draw, beside the old record, and once", async () => {
+    const machines = new MemoryBackend();
+    let broken = true;
+    machines.fail = (n) => (broken && n % 2 === 0 ? new MwError("sandbox_failed", "no machine") : null);
+    const setup = { tasks: 2, attempts: 2, concurrency: 1, machines };
+    const rules = { ...DEFAULT_OUTCOME_RULES, sandbox_error: { retries: 0, counts: false } };
+    const config = { attempts: 2, seed: "s", harnesses: [{ name: "nop", version: "1", settings: {} }], concurrency: 1, durability: "process", rules, branch: null } as unknown as ControllerOptions["config"];
+    const first = await control({ ...setup, options: { config } });
+    expect(await first.ended).toBe("finished");
+    await first.close();
+    expect([...first.state.outcomes]).toEqual(expect.arrayContaining([["sandbox_error", 2], ["scored", 2]]));
+    broken = false;
+    const second = await control({ ...setup, epoch: 2, options: { config, errorsAgain: true } });
+    expect(await second.ended).toBe("finished");
+    await second.close();
+    const places = [...second.state.rollouts.values()].map(({ attempt, seed, replacement, outcome }) => ({ attempt, seed, replacement, outcome }));
+    expect(places.length).toBe(6);
+    for (const { attempt, seed, outcome } of places.filter(({ replacement }) => replacement === 0)) {
+      const again = places.filter((place) => place.replacement === 1 && place.attempt === attempt && place.seed === seed);
+      expect(again.map((place) => place.outcome)).toEqual(outcome === "sandbox_error" ? ["scored"] : []);
+    }
+    const third = await control({ ...setup, epoch: 3, options: { config, errorsAgain: true } });
+    expect(await third.ended).toBe("finished");
+    await third.close();
+    expect(third.state.rollouts.size).toBe(6);
   });
 
   it("stops when the log takes no more, without recording what it could not write", async () => {

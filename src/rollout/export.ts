@@ -1,4 +1,4 @@
-/** A run's recorded rollouts for other programs, one JSON document a line, in the order of the plan. */
+/** A run's recorded rollouts for other programs, one JSON document a line. */
 import { readFile } from "node:fs/promises";
 import { join } from "node:path";
 import type { RunId } from "../core/ids.ts";
@@ -11,7 +11,6 @@ import { atifTrajectory, type AtifCommand } from "./atif.ts";
 import { rolloutDocument } from "./report.ts";
 import type { RolloutState } from "./rollout-state.ts";
 import type { RunConfig } from "./run-config.ts";
-import type { RunState } from "./run-state.ts";
 import { rolloutTokens, type RolloutTokens } from "./samples/rollout-samples.ts";
 import { spokenMessages, type SpokenMessage } from "./spoken-messages.ts";
 
@@ -23,14 +22,13 @@ export interface ExportOptions extends SampleOptions {
   readonly scoredOnly: boolean;
 }
 
-export async function* exportLines(home: string, config: RunConfig, state: RunState, options: ExportOptions): AsyncGenerator<string> {
+/** Those of `rollouts` that are recorded, in their order. */
+export async function* exportLines(home: string, config: RunConfig, rollouts: Iterable<RolloutState>, options: ExportOptions): AsyncGenerator<string> {
   const run = config.run as RunId;
-  for (const group of state.groups) {
-    for (const rollout of group.rollouts) {
-      if (rollout.phase !== "recorded" || (options.scoredOnly && rollout.outcome !== "scored")) continue;
-      const records = await readRecords(rolloutDirectory(home, run, rollout.rollout), options);
-      yield JSON.stringify(options.format === "atif" ? await atifDocument(run, config, rollout, records) : jsonDocument(run, rollout, records));
-    }
+  for (const rollout of rollouts) {
+    if (rollout.phase !== "recorded" || (options.scoredOnly && rollout.outcome !== "scored")) continue;
+    const records = await readRecords(rolloutDirectory(home, run, rollout.rollout), options);
+    yield JSON.stringify(options.format === "atif" ? await atifDocument(run, config, rollout, records) : jsonDocument(run, rollout, records));
   }
 }
 

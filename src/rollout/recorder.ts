@@ -4,6 +4,7 @@
  *     instruction.md      what the agent was told, byte for byte
  *     transcript.jsonl    the conversation, one message a line
  *     calls.jsonl         model calls with tokens, written by the gateway
+ *     history.jsonl       where checkpoints are taken: the conversation as the harness goes on from it, see `checkpoint/history.ts`
  *     commands.jsonl      commands with timing and exit; their output in commands/0001-stdout and -stderr, raw bytes as the agent saw them
  *     notes.txt           remarks of the harness
  *     harness.json        what was drawn for this rollout's harness alone
@@ -22,6 +23,8 @@ import { CallLog } from "../gateway/log/call-log.ts";
 import type { CommandRecord, MessageRecord, Recorder } from "../harness/harness.ts";
 import { AppendFile } from "../store/append-file.ts";
 import { writeDurably, type Durability } from "../store/durable.ts";
+import type { Checkpoint, CheckpointSource } from "./checkpoint/record.ts";
+import { restoreFiles, type Restored } from "./checkpoint/restore.ts";
 
 export class RolloutRecorder implements Recorder {
   readonly directory: string;
@@ -29,22 +32,38 @@ export class RolloutRecorder implements Recorder {
   readonly calls: CallLog;
   readonly #durability: Durability;
   readonly #files = new Map<string, AppendFile>();
-  #commands = 0;
+  #commands: number;
   #commandsFolder: Promise<unknown> | null = null;
 
   /** Makes the directory; what an earlier try left in it moves to `tries/<n>/`. */
   static async open(directory: string, durability: Durability): Promise<RolloutRecorder> {
-    await guarded(directory, async () => {
-      await mkdir(directory, { recursive: true });
-      await setAside(directory);
-    });
-    return new RolloutRecorder(directory, durability);
+    await prepare(directory);
+    return new RolloutRecorder(directory, durability, null);
   }
 
-  private constructor(directory: string, durability: Durability) {
+  /** The same for a try that goes on in the middle: what was recorded until the checkpoint is there. Rejects `CheckpointLost`. */
+  static async goOn(directory: string, durability: Durability, source: CheckpointSource): Promise<{ readonly recorder: RolloutRecorder; readonly restored: Restored }> {
+    await prepare(directory);
+    const restored = await restoreFiles(directory, source);
+    const recorder = new RolloutRecorder(directory, durability, source.checkpoint);
+    if (restored.answered !== null) await recorder.calls.append(restored.answered, null);
+    return { recorder, restored };
+  }
+
+  private constructor(directory: string, durability: Durability, checkpoint: Checkpoint | null) {
     this.directory = directory;
-    this.calls = new CallLog({ path: join(directory, "calls.jsonl"), durability });
+    this.calls = new CallLog({ path: join(directory, "calls.jsonl"), durability, lastNumber: checkpoint?.calls ?? 0 });
+    this.#commands = checkpoint?.commands ?? 0;
     this.#durability = durability;
+  }
+
+  /** Commands until now. */
+  get commands(): number {
+    return this.#commands;
+  }
+
+  history(line: string): Promise<void> {
+    return this.#append("history.jsonl", line);
   }
 
   message(record: MessageRecord): Promise<void> {
@@ -102,6 +121,13 @@ export class RolloutRecorder implements Recorder {
       await writeFile(join(this.directory, "commands", name), bytes);
     });
   }
+}
+
+async function prepare(directory: string): Promise<void> {
+  await guarded(directory, async () => {
+    await mkdir(directory, { recursive: true });
+    await setAside(directory);
+  });
 }
 
 /** Everything but `tries` itself. */

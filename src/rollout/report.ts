@@ -73,6 +73,10 @@ export interface RolloutDocument extends RolloutLine {
   readonly cpuMs: number | null;
   /** How long the machine stood still while the model was thinking. */
   readonly frozenMs: number;
+  /** The rollout of its group from which it branched, and behind which turn; null for one that began at its task's beginning. */
+  readonly branch: { readonly parent: string; readonly turn: number } | null;
+  /** How many were taken, and what they cost: time of the rollout, of that the machine's standstill, bytes of snapshots. */
+  readonly checkpoints: RolloutState["checkpoints"];
   /** Milliseconds spent in each phase of the last try. */
   readonly phaseMs: Readonly<Partial<Record<Phase, number>>>;
 }
@@ -94,6 +98,14 @@ export function rolloutDocument(state: RolloutState): RolloutDocument {
     waitMs: Math.max(0, (state.phaseMs.running ?? 0) - state.modelMs - state.toolMs),
     cpuMs: state.cpuMs,
     frozenMs: state.frozenMs,
+    branch: branchOf(state),
+    checkpoints: state.checkpoints,
     phaseMs: state.phaseMs,
   };
+}
+
+/** Where it really branched, which is before the planned turn where the other rollout had ended by then; as planned while it has not begun. */
+function branchOf({ branch, restored, branchLost }: RolloutState): RolloutDocument["branch"] {
+  if (branch === null || branchLost) return null;
+  return restored?.parent === branch.parent ? { parent: branch.parent, turn: restored.turn } : branch;
 }

@@ -1,13 +1,15 @@
 import * as fc from "fast-check";
 import { describe, expect, it } from "vitest";
 import { messageOf } from "../core/errors.ts";
-import type { GroupId, RolloutId, RunId, SandboxId } from "../core/ids.ts";
+import type { GroupId, RolloutId, RunId, SandboxId, SnapshotId } from "../core/ids.ts";
+import type { Checkpoint } from "./checkpoint/record.ts";
 import type { RunEvent } from "./events.ts";
 import { PHASES, TRANSITIONS, type RolloutEventType } from "./rollout-state.ts";
 import { RunState } from "./run-state.ts";
 
 const rollout = "ro1" as RolloutId;
 const base = { rollout, try: 1 } as const;
+const CHECKPOINT: Checkpoint = { turn: 1, snapshot: "snap1" as SnapshotId, memory: false, image: "host:1", files: {}, commands: 1, calls: 1, policyVersion: null, state: { turns: 1, promptTokens: 1, completionTokens: 1, modelMs: 1, toolMs: 1 }, agentMs: 10 };
 const EVENTS: Readonly<Record<RolloutEventType, Extract<RunEvent, { rollout: RolloutId }>>> = {
   rollout_admitted: { type: "rollout_admitted", ...base },
   rollout_leased: {
@@ -18,8 +20,10 @@ const EVENTS: Readonly<Record<RolloutEventType, Extract<RunEvent, { rollout: Rol
     network: "none",
     isolation: { backend: "x", profile: "userns", privileged: true, enforced: { cpu: true, memory: true, pids: true, disk: true } },
   },
+  rollout_restored: { type: "rollout_restored", turn: 1, parent: null, calls: 1, answered: false, ...base },
   rollout_prepared: { type: "rollout_prepared", ...base },
   rollout_running: { type: "rollout_running", step: null, ...base },
+  rollout_checkpointed: { type: "rollout_checkpointed", checkpoint: CHECKPOINT, kept: false, ms: 5, stoppedMs: 2, bytes: 100, ...base },
   rollout_ended: { type: "rollout_ended", step: null, stopReason: "finished", detail: "", turns: 1, promptTokens: 0, completionTokens: 0, modelMs: 0, toolMs: 0, ...base },
   rollout_collected: { type: "rollout_collected", step: null, artifacts: 0, artifactBytes: 0, refused: 0, ...base },
   rollout_verified: { type: "rollout_verified", step: null, status: "scored", reward: 1, verifierDigest: null, ...base },

@@ -5,12 +5,13 @@
  *     planned -> admitted -> leased -> prepared -> running -> ended -> collected -> verified -> recorded
  *        ^______________________ rollout_try_failed ______________________________|
  *
- * `recorded` may follow anything but itself. A task of several steps goes from verified back to running.
+ * A checkpoint is taken while it is running, and restored when it is leased. `recorded` may follow anything but itself. A task of several steps goes from verified back to running.
  */
 import { MwError } from "../core/errors.ts";
 import type { GroupId, RolloutId, SandboxId } from "../core/ids.ts";
 import type { Outcome, StopReason } from "../core/outcome.ts";
-import type { Failure, RunEvent, TaskReference } from "./events.ts";
+import type { Checkpoint } from "./checkpoint/record.ts";
+import type { Failure, PlannedRollout, RunEvent, TaskReference } from "./events.ts";
 
 export const PHASES = ["planned", "admitted", "leased", "prepared", "running", "ended", "collected", "verified", "recorded"] as const;
 export type Phase = (typeof PHASES)[number];
@@ -22,12 +23,34 @@ export interface RolloutState {
   readonly attempt: number;
   readonly harness: string;
   readonly seed: string;
+  readonly replacement: number;
+  readonly sampling: Readonly<Record<string, number>>;
+  readonly deadlineMs: number | null;
+  /** Wall clock, milliseconds since the epoch. */
+  readonly plannedAt: number;
   phase: Phase;
   /** The try that is under way or was the last; 0 before the first. */
   try: number;
   /** Tries that ended through no failure: the controller died or was asked to stop. */
   lostTries: number;
+  /** Of these, those in a row that came no further than the checkpoint that they began with. */
+  vainTries: number;
+  readonly branch: NonNullable<PlannedRollout["branch"]> | null;
+  /** The last one, where the next try goes on; null: at the beginning. */
+  checkpoint: Checkpoint | null;
+  /** The checkpoint that it was to branch from is lost: it is an attempt like any other. */
+  branchLost: boolean;
+  /** What others branch from. */
+  branchPoint: Checkpoint | null;
+  /** Behind this turn the last try went on, and with so many calls of the rollout that it branches from; null: from the beginning. */
+  restored: { readonly turn: number; readonly parent: RolloutId | null; readonly calls: number } | null;
+  /** What all its checkpoints cost. */
+  checkpoints: { readonly count: number; readonly ms: number; readonly stoppedMs: number; readonly bytes: number };
   sandbox: SandboxId | null;
+  /** Digest of what the last try's machine started from. */
+  image: string | null;
+  /** Digest of the last verifier that spoke. */
+  verifier: string | null;
   /** Wall clock of the last try's admission and of the last event, milliseconds since the epoch. */
   admittedAt: number | null;
   at: number;
@@ -42,6 +65,8 @@ export interface RolloutState {
   /** Null when it was counted in no try. */
   cpuMs: number | null;
   frozenMs: number;
+  /** Of the policy, that sampled the last try, oldest first. */
+  policyVersions: readonly string[];
   outcome: Outcome | null;
   reward: number | null;
   rewards: Readonly<Record<string, number>>;
@@ -57,8 +82,10 @@ const IN_FLIGHT: readonly Phase[] = ["admitted", "leased", "prepared", "running"
 export const TRANSITIONS: Readonly<Record<RolloutEventType, { readonly from: readonly Phase[]; readonly to: Phase }>> = {
   rollout_admitted: { from: ["planned"], to: "admitted" },
   rollout_leased: { from: ["admitted"], to: "leased" },
+  rollout_restored: { from: ["leased"], to: "leased" },
   rollout_prepared: { from: ["leased"], to: "prepared" },
   rollout_running: { from: ["prepared", "verified"], to: "running" },
+  rollout_checkpointed: { from: ["running"], to: "running" },
   rollout_ended: { from: ["running"], to: "ended" },
   rollout_collected: { from: ["ended"], to: "collected" },
   rollout_verified: { from: ["collected"], to: "verified" },
@@ -66,13 +93,36 @@ export const TRANSITIONS: Readonly<Record<RolloutEventType, { readonly from: rea
   rollout_recorded: { from: ["planned", ...IN_FLIGHT], to: "recorded" },
 };
 
-export function newRollout(fields: Pick<RolloutState, "rollout" | "group" | "task" | "attempt" | "harness" | "seed" | "at">): RolloutState {
+const NO_CHECKPOINTS: RolloutState["checkpoints"] = { count: 0, ms: 0, stoppedMs: 0, bytes: 0 };
+
+export function newRollout(fields: PlannedRollout & Pick<RolloutState, "group" | "task" | "at">): RolloutState {
+  // Field by field: a copy by spreading costs thirty times as much, and a run has as many of these as rollouts.
+  const { rollout, group, task, attempt, harness, seed, replacement = 0, sampling = {}, deadlineMs = null, branch = null, at } = fields;
   return {
-    ...fields,
+    rollout,
+    group,
+    task,
+    attempt,
+    harness,
+    seed,
+    replacement,
+    sampling,
+    deadlineMs,
+    plannedAt: at,
+    at,
     phase: "planned",
     try: 0,
     lostTries: 0,
+    vainTries: 0,
+    branch,
+    checkpoint: null,
+    branchLost: false,
+    branchPoint: null,
+    restored: null,
+    checkpoints: NO_CHECKPOINTS,
     sandbox: null,
+    image: null,
+    verifier: null,
     admittedAt: null,
     phaseMs: {},
     stopReason: null,
@@ -83,6 +133,7 @@ export function newRollout(fields: Pick<RolloutState, "rollout" | "group" | "tas
     toolMs: 0,
     cpuMs: null,
     frozenMs: 0,
+    policyVersions: [],
     outcome: null,
     reward: null,
     rewards: {},
@@ -114,10 +165,35 @@ export function applyRolloutEvent(state: RolloutState, event: RolloutEvent, at: 
 function update(state: RolloutState, event: RolloutEvent, at: number): void {
   switch (event.type) {
     case "rollout_admitted":
-      Object.assign(state, { try: event.try, admittedAt: at, phaseMs: {}, stopReason: null, turns: 0, promptTokens: 0, completionTokens: 0, modelMs: 0, toolMs: 0, cpuMs: null, frozenMs: 0, error: null });
+      state.try = event.try;
+      state.admittedAt = at;
+      state.phaseMs = {};
+      state.stopReason = null;
+      state.turns = 0;
+      state.promptTokens = 0;
+      state.completionTokens = 0;
+      state.modelMs = 0;
+      state.toolMs = 0;
+      state.cpuMs = null;
+      state.frozenMs = 0;
+      state.policyVersions = [];
+      state.error = null;
+      state.image = null;
+      state.verifier = null;
+      state.restored = null;
+      break;
+    case "rollout_restored":
+      state.restored = { turn: event.turn, parent: event.parent, calls: event.calls };
+      break;
+    case "rollout_checkpointed":
+      state.checkpoint = event.checkpoint;
+      if (event.kept) state.branchPoint = event.checkpoint;
+      state.checkpoints = { count: state.checkpoints.count + 1, ms: state.checkpoints.ms + event.ms, stoppedMs: state.checkpoints.stoppedMs + event.stoppedMs, bytes: state.checkpoints.bytes + event.bytes };
+      state.vainTries = 0;
       break;
     case "rollout_leased":
       state.sandbox = event.sandbox;
+      state.image = event.image;
       break;
     case "rollout_ended":
       state.stopReason = event.stopReason;
@@ -128,9 +204,19 @@ function update(state: RolloutState, event: RolloutEvent, at: number): void {
       state.toolMs += event.toolMs;
       if (typeof event.cpuMs === "number") state.cpuMs = (state.cpuMs ?? 0) + event.cpuMs;
       state.frozenMs += event.frozenMs ?? 0;
+      if (event.policyVersions !== undefined) state.policyVersions = [...new Set([...state.policyVersions, ...event.policyVersions])];
       break;
     case "rollout_try_failed":
-      if (event.cause !== "failure") state.lostTries++;
+      if (event.cause !== "failure") {
+        state.lostTries++;
+        state.vainTries++;
+      }
+      if (event.cause === "checkpoint_lost" && state.checkpoint === null) state.branchLost = true;
+      // What only the machine or the model server failed of is no worse for what came before; a bug of the harness may be.
+      if (event.cause === "checkpoint_lost" || (event.cause === "failure" && event.outcome !== "sandbox_error" && event.outcome !== "model_error")) {
+        state.checkpoint = null;
+        state.branchPoint = null;
+      }
       state.error = event.error;
       state.sandbox = null;
       break;
@@ -140,10 +226,12 @@ function update(state: RolloutState, event: RolloutEvent, at: number): void {
       state.rewards = event.rewards;
       state.error = event.error;
       break;
+    case "rollout_verified":
+      state.verifier = event.verifierDigest;
+      break;
     case "rollout_prepared":
     case "rollout_running":
     case "rollout_collected":
-    case "rollout_verified":
       break;
   }
 }

@@ -5,8 +5,11 @@ import { HISTORY_RULES } from "../harness/agent/setup.ts";
 import type { RunId } from "../core/ids.ts";
 import { OUTCOMES } from "../core/outcome.ts";
 import { readRunDocument } from "../store/run-directory.ts";
+import type { NetworkOverride } from "../task/network.ts";
 
 const count = z.int().nonnegative();
+/** `digest`: of the directory when the run began; null in the request for a run. */
+const tokenizerSchema = z.object({ directory: z.string(), family: z.string().nullable(), digest: z.string().nullable().default(null) }).nullable();
 const ruleSchema = z.object({ retries: count, counts: z.boolean() });
 
 export const runConfigSchema = z.object({
@@ -37,15 +40,18 @@ export const runConfigSchema = z.object({
       model: z.string(),
       sampling: z.record(z.string(), z.number()),
       requireTokens: z.boolean().default(false),
-      /** `digest`: of the directory when the run began; null in the request for a run. */
-      tokenizer: z.object({ directory: z.string(), family: z.string().nullable(), digest: z.string().nullable().default(null) }).nullable().default(null),
+      tokenizer: tokenizerSchema.default(null),
     })
     .nullable(),
   /** Where the upstream's key is read from at start and resume; the key itself is nowhere. */
   apiKeyFile: z.string().nullable(),
   budgets: z.object({ turns: count, tokens: count.nullable(), commandMs: count, outputBytes: count }),
+  /** What makes the machines: `native`, `oci:RUNTIME`, `remote:URL`. */
+  backend: z.string().default("native"),
   /** Instead of what tasks declare. */
-  network: z.enum(["none", "public"]).nullable(),
+  network: z.enum(["none", "allowlist", "public"]).nullable(),
+  /** Hosts that machines may reach besides what tasks declare, wherever that is not everything. Absent: none. */
+  allow: z.array(z.string()).readonly().exactOptional(),
   image: z.string().nullable(),
   /** Run although declared limits cannot be enforced. */
   ignoreLimits: z.boolean(),
@@ -53,13 +59,24 @@ export const runConfigSchema = z.object({
   keepWorkspace: z.boolean().default(false),
   /** Machines stand still while their models think. */
   pauseOnThink: z.boolean().default(false),
+  /** Rollouts of white-box harnesses are kept between their turns, at most so often; 0: behind every turn; null: never. */
+  checkpointEveryMs: count.nullable().default(null),
+  /** Groups are `members` rollouts of which all but the first branch from the first, behind `turn`. */
+  branch: z.object({ members: count.min(2), turn: count.min(1) }).nullable().default(null),
   timeoutMultiplier: z.number().positive(),
   concurrency: count.min(1),
   durability: z.enum(["process", "power"]),
+  /** Of a run whose groups a trainer asks for while it goes on: as the trainer calls it, how often that name was used before, and what its policy's prompts are rendered with here. */
+  trainer: z.object({ name: z.string(), epoch: count, tokenizer: tokenizerSchema, singleVersion: z.boolean() }).nullable().default(null),
   rules: z.record(z.enum(Object.keys(OUTCOMES) as [keyof typeof OUTCOMES]), ruleSchema),
 });
 
 export type RunConfig = Readonly<z.infer<typeof runConfigSchema>>;
+
+/** What the run says of the networks of its tasks. */
+export function networkOverrideOf({ network, allow }: Pick<RunConfig, "network" | "allow">): NetworkOverride {
+  return { network, allow: allow ?? [] };
+}
 
 /** Reads and checks `run.json`. */
 export async function readRunConfig(home: string, run: RunId): Promise<RunConfig> {

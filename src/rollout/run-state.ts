@@ -4,7 +4,7 @@ import type { GroupId, RolloutId, RunId } from "../core/ids.ts";
 import type { Outcome } from "../core/outcome.ts";
 import { eventsFile } from "../store/run-directory.ts";
 import { readLog, startOfLog } from "../store/log-reader.ts";
-import { fromLogEvent, type Failure, type RunEvent, type TaskReference } from "./events.ts";
+import { fromLogEvent, type Failure, type PlannedRollout, type RunEvent, type TaskReference } from "./events.ts";
 import { applyRolloutEvent, checkRolloutEvent, newRollout, type RolloutState } from "./rollout-state.ts";
 
 export interface GroupState {
@@ -17,6 +17,9 @@ export interface GroupState {
   /** Why the task cannot run, when it cannot. */
   readonly error: Failure | null;
   readonly rollouts: readonly RolloutState[];
+  /** As the trainer calls it that asked for it; null for the groups of a plan. */
+  readonly name: string | null;
+  readonly dataset: string | null;
 }
 
 export class RunState {
@@ -30,18 +33,38 @@ export class RunState {
   recorded = 0;
   /** Pid of the last controller. */
   controllerPid: number | null = null;
+  /** Groups that were ever planned, also those that were let go. */
+  planned = 0;
   readonly groups: GroupState[] = [];
+  readonly #members = new Map<GroupId, { readonly task: TaskReference; readonly rollouts: RolloutState[] }>();
+  readonly #named = new Map<string, GroupState>();
   readonly rollouts = new Map<RolloutId, RolloutState>();
   readonly refused: { readonly source: string; readonly error: Failure }[] = [];
   /** What was planned or refused, as the inputs named it, in order. */
   readonly sources: string[] = [];
   readonly outcomes = new Map<Outcome, number>();
 
+  /** With groups and rollouts as a fold left them; rollouts in the order of the plan. */
+  static of(groups: readonly (GroupState & { readonly rollouts: RolloutState[] })[], rollouts: readonly RolloutState[]): RunState {
+    const state = new RunState();
+    for (const group of groups) {
+      state.groups.push(group);
+      state.#members.set(group.group, group);
+      if (group.name !== null) state.#named.set(group.name, group);
+    }
+    for (const rollout of rollouts) state.rollouts.set(rollout.rollout, rollout);
+    return state;
+  }
+
   /** Throws `corrupt` for an event that may not happen now. */
   check(event: RunEvent): void {
     if ((event.type === "run_created") !== (this.run === null)) throw new MwError("corrupt", `the run's log begins with ${event.type}, or is created twice`);
     if (event.type === "group_planned") {
-      if (event.index !== this.groups.length) throw new MwError("corrupt", `group ${event.index} is planned where group ${this.groups.length} was expected`);
+      if (event.index !== this.planned) throw new MwError("corrupt", `group ${event.index} is planned where group ${this.planned} was expected`);
+      if (event.name !== undefined && this.#named.has(event.name)) throw new MwError("corrupt", `a group ${JSON.stringify(event.name)} is planned twice`);
+    }
+    if (event.type === "rollouts_planned" && !this.#members.has(event.group)) throw new MwError("corrupt", `rollouts are planned in group ${event.group}, which was never planned`);
+    if (event.type === "group_planned" || event.type === "rollouts_planned") {
       for (const { rollout } of event.rollouts) if (this.rollouts.has(rollout)) throw new MwError("corrupt", `rollout ${rollout} is planned twice`);
     }
     if ("rollout" in event) checkRolloutEvent(this.rollout(event.rollout), event);
@@ -51,6 +74,26 @@ export class RunState {
     const rollout = this.rollouts.get(id);
     if (rollout === undefined) throw new MwError("corrupt", `the run's log speaks of rollout ${id}, which was never planned`);
     return rollout;
+  }
+
+  groupOf({ group }: RolloutState): readonly RolloutState[] {
+    return this.#members.get(group)?.rollouts ?? [];
+  }
+
+  /** The group that a trainer calls so; null when it was never planned. */
+  groupNamed(name: string): GroupState | null {
+    return this.#named.get(name) ?? null;
+  }
+
+  /** Lets a trainer's group go with its rollouts, all of which are recorded, for a run that goes on for weeks; the counts and the log keep them. False where it is not over. */
+  forget(name: string): boolean {
+    const group = this.#named.get(name);
+    if (group === undefined || group.rollouts.some(({ phase }) => phase !== "recorded")) return false;
+    this.#named.delete(name);
+    this.#members.delete(group.group);
+    for (const { rollout } of group.rollouts) this.rollouts.delete(rollout);
+    this.groups.splice(this.groups.indexOf(group), 1);
+    return true;
   }
 
   /** Throws `corrupt` for an event that may not happen now; then the state is unchanged. */
@@ -82,6 +125,9 @@ export class RunState {
       case "group_planned":
         this.#plan(event, at);
         break;
+      case "rollouts_planned":
+        this.#add(event.group, event.rollouts, at);
+        break;
       case "plan_completed":
         this.planCompleted = true;
         break;
@@ -95,11 +141,26 @@ export class RunState {
     }
   }
 
-  #plan(event: Extract<RunEvent, { type: "group_planned" }>, at: number): void {
-    const rollouts = event.rollouts.map(({ rollout, attempt, seed, harness }) => newRollout({ rollout, group: event.group, task: event.task, attempt, seed, harness, at }));
-    for (const rollout of rollouts) this.rollouts.set(rollout.rollout, rollout);
-    this.sources.push(event.source);
-    this.groups.push({ group: event.group, index: event.index, source: event.source, task: event.task, error: event.error, rollouts });
+  #plan({ group, index, source, task, error, ...event }: Extract<RunEvent, { type: "group_planned" }>, at: number): void {
+    const rollouts: RolloutState[] = [];
+    const planned: GroupState = { group, index, source, task, error, rollouts, name: event.name ?? null, dataset: event.dataset ?? null };
+    // What a trainer asks for is no input of a plan.
+    if (planned.name === null) this.sources.push(source);
+    this.groups.push(planned);
+    this.planned++;
+    this.#members.set(group, { task, rollouts });
+    if (planned.name !== null) this.#named.set(planned.name, planned);
+    this.#add(group, event.rollouts, at);
+  }
+
+  #add(group: GroupId, planned: readonly PlannedRollout[], at: number): void {
+    const members = this.#members.get(group);
+    if (members === undefined) return;
+    for (const one of planned) {
+      const rollout = newRollout({ ...one, group, task: members.task, at });
+      members.rollouts.push(rollout);
+      this.rollouts.set(rollout.rollout, rollout);
+    }
   }
 }
 

@@ -3,49 +3,36 @@ import { join } from "node:path";
 import { MwError } from "../core/errors.ts";
 import { newId, type RunId } from "../core/ids.ts";
 import { LIMITS } from "../core/limits.ts";
-import type { Runtime } from "../core/runtime.ts";
 import { tellWhenSlow } from "../core/tell-when-slow.ts";
-import type { ImageBuilder } from "../build/builder.ts";
-import type { AgentOptions } from "../harness/agent/agent.ts";
+import type { Gateway } from "../gateway/session.ts";
 import type { Harness } from "../harness/harness.ts";
-import type { LocalImageStore } from "../image/store.ts";
-import { withoutUnenforceableLimits } from "../sandbox/lenient-backend.ts";
-import type { SandboxBackend, LayerMount } from "../sandbox/sandbox.ts";
-import { FileLog } from "../store/file-log.ts";
-import { createRunDirectory, eventsFile, runDirectory, sweepRuns } from "../store/run-directory.ts";
+import type { FileLog } from "../store/file-log.ts";
+import { createRunDirectory, runDirectory, sweepRuns } from "../store/run-directory.ts";
 import { loadTask } from "../task/load-task.ts";
 import type { Task } from "../task/task.ts";
-import { createVerifier } from "../task/verify/verify.ts";
-import { expandPlaceholders } from "../task/placeholders.ts";
-import { RunController, type RunObserver } from "./controller.ts";
-import { fromLogEvent, toLogEvent, type RunEvent } from "./events.ts";
+import { sweepCheckpoints } from "./checkpoint/sweep.ts";
+import { failedPlaces, RunController, type RunObserver } from "./controller.ts";
+import { toLogEvent, type RunEvent } from "./events.ts";
+import { HarnessLayers } from "./harness-layers.ts";
 import { readInputs } from "./inputs.ts";
-import { ModelAccess, sweepModelSocket } from "./model-access.ts";
+import { openFixedModel, openMachinesGateway, type FixedModel, type GatewayPlace, type ModelAccess } from "./model-access.ts";
 import { checkItem, planRun, type PlanItem } from "./plan.ts";
-import { preflight } from "./preflight.ts";
 import { readRunConfig, type RunConfig } from "./run-config.ts";
+import { taskChecker, openRunLog, tryServices, type HarnessSettings, type Machines } from "./run-services.ts";
 import { loadRunState, RunState } from "./run-state.ts";
-import { TaskImages } from "./task-images.ts";
-import type { TryServices } from "./try.ts";
+import type { TryServices } from "./try/request.ts";
 
-/** What makes machines, open for one controller. */
-export interface Machines {
-  readonly backend: SandboxBackend;
-  readonly images: LocalImageStore;
-  readonly builder: ImageBuilder;
-  /** Fences what this controller writes from what an earlier one may still write. */
-  readonly epoch: number;
-  /** Ends every machine and gives the data directory free. */
-  close(): Promise<void>;
-}
+export type { HarnessSettings, Machines };
 
-export interface RunDependencies {
-  readonly home: string;
+export interface RunDependencies extends GatewayPlace {
   readonly version: string;
-  readonly runtime: Runtime;
   readonly env: Readonly<Record<string, string | undefined>>;
-  /** Rejects `busy` when another controller owns the data directory. */
-  readonly openMachines: () => Promise<Machines>;
+  /** With the run's sandbox backend. Rejects `busy` when another controller owns the data directory. */
+  readonly openMachines: (backend: string) => Promise<Machines>;
+  /** Of a process that has several runs at once: its gateway. What earlier processes left was swept when it began. Absent: the run has the data directory for itself. */
+  readonly gateway?: Gateway;
+  /** The new run's id; absent: one is made. */
+  readonly newRun?: RunId;
   /** Makes a harness by name, with those of the run's settings that concern it. */
   readonly makeHarness: (name: string, settings: HarnessSettings) => Harness;
   readonly observer: RunObserver;
@@ -55,22 +42,13 @@ export interface RunDependencies {
   readonly started: (controller: RunController, run: RunId) => void;
 }
 
-export interface HarnessSettings {
-  /** Host path of the file that the script harness plays. */
-  readonly script: string | null;
-  readonly harnessCommand: string | null;
-  readonly harnessUser: string | null;
-  /** Changes to the setups of the white-box harnesses. */
-  readonly agent: AgentOptions;
-}
-
 export interface RunEnd {
   readonly run: RunId;
   readonly ended: "finished" | "interrupted";
   readonly state: RunState;
 }
 
-export type NewRun = Omit<RunConfig, "format" | "run" | "createdAt" | "version" | "harnesses" | "script"> & {
+export type NewRun = Omit<RunConfig, "format" | "run" | "createdAt" | "version" | "harnesses" | "script" | "trainer"> & {
   readonly harnesses: readonly string[];
   /** Host path. */
   readonly script: string | null;
@@ -86,19 +64,18 @@ export async function startRun(dependencies: RunDependencies, request: NewRun, a
   const { home, version, runtime } = dependencies;
   const harnesses = request.harnesses.map((name) => dependencies.makeHarness(name, request));
   const readable = await firstGroup(planOf(request), () => undefined);
-  const machines = await dependencies.openMachines();
-  let model: ModelAccess | null = null;
+  const machines = await dependencies.openMachines(request.backend);
+  let model: OpenModel | null = null;
   try {
-    await sweepRuns(home);
-    await sweepModelSocket(home);
-    const plan = await firstGroup(readable, checker(dependencies, request, harnesses, machines));
+    await sweep(dependencies, machines);
+    const plan = await firstGroup(readable, taskChecker(dependencies, request, harnesses, machines));
     // An image that every task is to use is there before anything starts.
     if (request.image !== null) await machines.images.resolve(request.image, { progress: (message) => dependencies.observer.activity?.(message), signal: dependencies.signal });
     if (harnesses.some((harness) => harness.needsModel)) model = await openModel(dependencies, request, apiKey);
     // Last: making them may take minutes.
     await layersOf(dependencies, harnesses, machines);
     dependencies.signal.throwIfAborted();
-    const run = newId("run", runtime);
+    const run = dependencies.newRun ?? newId("run", runtime);
     const config: RunConfig = {
       ...request,
       upstream: model?.config ?? request.upstream,
@@ -108,50 +85,84 @@ export async function startRun(dependencies: RunDependencies, request: NewRun, a
       version,
       harnesses: harnesses.map(({ name, version: of, settings }) => ({ name, version: of, settings })),
       script: request.script === null ? null : "script",
+      trainer: null,
     };
     await createRunDirectory(home, run, config, request.script === null ? {} : { script: request.script }, config.durability);
     const state = new RunState();
-    const log = await openLog(dependencies, config, machines, state);
-    return await drive(dependencies, { config, run, machines, log, state, plan, model, fresh: true });
+    const log = await openRunLog(dependencies, config, machines, state);
+    return await drive(dependencies, { config, run, machines, log, state, plan, model: model?.access ?? null, fresh: true, errorsAgain: false });
   } finally {
     await model?.close();
     await machines.close();
   }
 }
 
-/** Goes on with a run after its controller died or was stopped. A finished run is only read. */
-export async function resumeRun(dependencies: RunDependencies, run: RunId, apiKey: (config: RunConfig) => string | null, overrides: { readonly concurrency?: number }): Promise<RunEnd> {
+export interface ResumeOptions {
+  /** Instead of the run's. */
+  readonly concurrency?: number;
+  /** Begins again what ended in a failure of a machine, a model server or a harness; the old records stand. */
+  readonly errors?: boolean;
+}
+
+/** Goes on with a run after its controller died or was stopped. A finished run is only read, unless there are errors to begin again. */
+export async function resumeRun(dependencies: RunDependencies, run: RunId, apiKey: (config: RunConfig) => string | null, { errors = false, ...overrides }: ResumeOptions): Promise<RunEnd> {
   const config = { ...(await readRunConfig(dependencies.home, run)), ...overrides };
+  if (config.trainer !== null) throw new MwError("usage", `${run} is the run ${JSON.stringify(config.trainer.name)} of a trainer, which asks for its rollouts`, { fix: "start mw serve on this data directory again: the trainer goes on with it" });
   const seen = await loadRunState(dependencies.home, run);
-  if (seen.status === "finished") return { run, ended: "finished", state: seen };
-  const machines = await dependencies.openMachines();
-  let model: ModelAccess | null = null;
+  const isOver = (state: RunState): boolean => state.status === "finished" && !(errors && state.groups.some(({ rollouts }) => failedPlaces(rollouts).length > 0));
+  if (isOver(seen)) return { run, ended: "finished", state: seen };
+  const machines = await dependencies.openMachines(config.backend);
+  let model: OpenModel | null = null;
   try {
-    await sweepRuns(dependencies.home);
-    await sweepModelSocket(dependencies.home);
+    await sweep(dependencies, machines);
     const state = new RunState();
-    const log = await openLog(dependencies, config, machines, state);
+    const log = await openRunLog(dependencies, config, machines, state);
     // Finished between the two looks.
-    if (state.status === "finished") {
+    if (isOver(state)) {
       await log.close();
       return { run, ended: "finished", state };
     }
     if (log.repaired !== null) dependencies.observer.note(`the log ended in half an event (${log.repaired.bytes} bytes at ${log.repaired.offset}), left by a controller that died; it is cut off`);
     const plan = planRun(readInputs(config.inputs), { ...config, harnesses: config.harnesses.map(({ name }) => name), skip: state.sources });
     model = await openModel(dependencies, config, apiKey(config));
-    return await drive(dependencies, { config, run, machines, log, state, plan, model, fresh: state.run === null });
+    return await drive(dependencies, { config, run, machines, log, state, plan, model: model?.access ?? null, fresh: state.run === null, errorsAgain: errors });
   } finally {
     await model?.close();
     await machines.close();
   }
 }
 
+async function sweep({ home, gateway }: RunDependencies, machines: Machines): Promise<void> {
+  if (gateway !== undefined) return;
+  await sweepRuns(home);
+  await sweepCheckpoints(home, machines.backend.snapshots);
+}
+
+interface OpenModel extends FixedModel {
+  close(): Promise<void>;
+}
+
 /** After the data directory is ours: the gateway's place belongs to whoever has it. */
-async function openModel({ home, runtime, signal, observer }: RunDependencies, { upstream }: Pick<RunConfig, "upstream">, apiKey: string | null): Promise<ModelAccess | null> {
+async function openModel({ home, runtime, signal, observer, board, gateway: shared }: RunDependencies, { upstream }: Pick<RunConfig, "upstream">, apiKey: string | null): Promise<OpenModel | null> {
   if (upstream === null) return null;
-  const model = await tellWhenSlow(runtime, () => observer.activity?.(`waiting for the model ${upstream.model} at ${upstream.url}: asked for one token`), ModelAccess.open(home, upstream, apiKey, runtime, signal));
-  if (model.whyNoTokens !== null) observer.note(`no exact tokens, so the rollouts cannot be trained on: ${model.whyNoTokens}`);
-  return model;
+  const gateway = shared ?? (await openMachinesGateway({ home, runtime, board }));
+  const closeGateway = async (): Promise<void> => {
+    if (shared === undefined) await gateway.close();
+  };
+  try {
+    const model = await tellWhenSlow(runtime, () => observer.activity?.(`waiting for the model ${upstream.model} at ${upstream.url}: asked for one token`), openFixedModel(gateway, upstream, apiKey, runtime, signal));
+    if (model.whyNoTokens !== null) observer.note(`no exact tokens, so the rollouts cannot be trained on: ${model.whyNoTokens}`);
+    return {
+      ...model,
+      close: async () => {
+        await closeGateway();
+        await model.access.close();
+      },
+    };
+  } catch (error) {
+    await closeGateway();
+    throw error;
+  }
 }
 
 interface Drive {
@@ -163,9 +174,10 @@ interface Drive {
   readonly plan: AsyncIterator<PlanItem>;
   readonly model: ModelAccess | null;
   readonly fresh: boolean;
+  readonly errorsAgain: boolean;
 }
 
-async function drive(dependencies: RunDependencies, { config, run, machines, log, state, plan, model, fresh }: Drive): Promise<RunEnd> {
+async function drive(dependencies: RunDependencies, { config, run, machines, log, state, plan, model, fresh, errorsAgain }: Drive): Promise<RunEnd> {
   const { runtime, observer, home, version } = dependencies;
   try {
     const emit = async (event: RunEvent): Promise<void> => {
@@ -178,7 +190,7 @@ async function drive(dependencies: RunDependencies, { config, run, machines, log
     await emit({ type: "controller_started", pid: process.pid, version });
     const script = config.script === null ? null : join(runDirectory(home, run), config.script);
     const harnesses = new Map(config.harnesses.map(({ name }) => [name, dependencies.makeHarness(name, { ...config, script })]));
-    const harnessLayers = await layersOf(dependencies, [...harnesses.values()], machines);
+    const layers = await layersOf(dependencies, [...harnesses.values()], machines);
     const controller = new RunController({
       home,
       config,
@@ -186,14 +198,15 @@ async function drive(dependencies: RunDependencies, { config, run, machines, log
       log,
       state,
       plan,
+      errorsAgain,
       loadTask,
-      preflight: checker(dependencies, config, [...harnesses.values()], machines),
+      preflight: taskChecker(dependencies, config, [...harnesses.values()], machines),
       harness: (name) => {
         const harness = harnesses.get(name);
         if (harness === undefined) throw new MwError("internal", `the harness ${name} was drawn but is none of the run's`);
         return harness;
       },
-      services: (signal) => services(dependencies, { config, machines, model, harnessLayers }, signal),
+      services: (signal) => tryServices(dependencies, { config, machines, model, layers }, signal),
       observer,
     });
     dependencies.started(controller, run);
@@ -203,68 +216,11 @@ async function drive(dependencies: RunDependencies, { config, run, machines, log
   }
 }
 
-/** By harness, what its machines need over the task's image; whatever has to be made for that is made now. */
-async function layersOf({ observer, signal, env }: RunDependencies, harnesses: readonly Harness[], machines: Machines): Promise<TryServices["harnessLayers"]> {
-  const layers = new Map<string, readonly LayerMount[]>();
-  for (const harness of harnesses) {
-    if (harness.layers !== undefined) layers.set(harness.name, await harness.layers(machines.images, { progress: (message) => observer.activity?.(message), signal, env }));
-  }
-  return layers;
-}
-
-interface ServiceParts extends Pick<Drive, "config" | "machines" | "model"> {
-  readonly harnessLayers: TryServices["harnessLayers"];
-}
-
-function services(dependencies: RunDependencies, { config, machines, model, harnessLayers }: ServiceParts, signal: AbortSignal): TryServices {
-  const { runtime, observer, env } = dependencies;
-  const images = new TaskImages({
-    images: machines.images,
-    builder: machines.builder,
-    override: config.image,
-    timeoutMultiplier: config.timeoutMultiplier,
-    progress: (message) => observer.activity?.(message),
-    signal,
-  });
-  const backend = config.ignoreLimits ? withoutUnenforceableLimits(machines.backend) : machines.backend;
-  return {
-    runtime,
-    backend,
-    images,
-    verifier: createVerifier({ backend, runtime, imageRoot: (environment) => images.root(environment), lookupEnv: (name) => env[name] }),
-    harnessLayers,
-    model,
-    budgets: config.budgets,
-    networkOverride: config.network,
-    timeoutMultiplier: config.timeoutMultiplier,
-    keepWorkspace: config.keepWorkspace,
-    pauseOnThink: config.pauseOnThink,
-    expandEnv: expander(dependencies),
-  };
-}
-
-function checker(
-  dependencies: RunDependencies,
-  { network, ignoreLimits, pauseOnThink }: Pick<RunConfig, "network" | "ignoreLimits" | "pauseOnThink">,
-  harnesses: readonly Harness[],
-  machines: Machines,
-): (task: Task) => void {
-  return (task) => preflight(task, { capabilities: machines.backend.capabilities, networkOverride: network, ignoreLimits, pauseOnThink, harnesses, expandEnv: expander(dependencies) });
-}
-
-function expander({ env }: RunDependencies): TryServices["expandEnv"] {
-  return (table, where) => expandPlaceholders(table, (name) => env[name], where);
-}
-
-function openLog(dependencies: RunDependencies, config: RunConfig, machines: Machines, state: RunState): Promise<FileLog> {
-  return FileLog.open({
-    // The id was checked when the run was found or made.
-    path: eventsFile(dependencies.home, config.run as RunId),
-    epoch: machines.epoch,
-    durability: config.durability,
-    runtime: dependencies.runtime,
-    onEvent: ({ event, at }) => state.apply(fromLogEvent(event), Date.parse(at)),
-  });
+/** What the machines of harnesses need over the task's image; whatever has to be made for that is made now. */
+async function layersOf({ observer, signal, env }: RunDependencies, harnesses: readonly Harness[], machines: Machines): Promise<TryServices["layers"]> {
+  const layers = new HarnessLayers(machines.images, { progress: (message) => observer.activity?.(message), signal, env });
+  for (const harness of harnesses) await layers.of(harness);
+  return (harness) => layers.of(harness);
 }
 
 /** Reads ahead to the first task that passes the check, so that input with none in it is refused before anything starts. */

@@ -72,7 +72,7 @@ export interface Summary {
 
 const Z95 = 1.959963984540054;
 /** Above this many tasks the normal approximation is as good as a bootstrap, and the bootstrap is slow. */
-const BOOTSTRAP_TASKS = 5_000;
+const BOOTSTRAP_TASKS = 400;
 
 export function summarise(samples: readonly Sample[], options: StatisticsOptions = {}): Summary {
   const tasks = [...groupBy(samples, (sample) => sample.task)].sort(byName);

@@ -4,6 +4,8 @@ import type { ArtifactRule, CollectHook, HealthCheck, Task, TaskStep, Verdict } 
 
 export interface StepWork {
   /** Null for a task without steps. */
+  readonly step: TaskStep | null;
+  /** Null for a task without steps. */
   readonly name: string | null;
   readonly instruction: string;
   readonly agentTimeoutMs: number | null;
@@ -26,6 +28,7 @@ export function stepsOf(task: Task): readonly StepWork[] {
   if (task.steps.length > 0) return task.steps.map((step) => multiStep(task, step));
   return [
     {
+      step: null,
       name: null,
       instruction: task.instruction,
       agentTimeoutMs: task.agent.timeoutMs,
@@ -44,6 +47,7 @@ export function stepsOf(task: Task): readonly StepWork[] {
 
 function multiStep(task: Task, step: TaskStep): StepWork {
   return {
+    step,
     name: step.name,
     instruction: step.instruction,
     agentTimeoutMs: step.agentTimeoutMs ?? task.agent.timeoutMs,

@@ -2,6 +2,8 @@
 import { isAbsolute } from "node:path";
 import { MwError } from "../core/errors.ts";
 import { LIMITS } from "../core/limits.ts";
+import { parseHostRules } from "./egress/host-rules.ts";
+import { EGRESS_PORT } from "./exec-environment.ts";
 import type { Capabilities, ExecOptions, SandboxSpec } from "./sandbox.ts";
 
 const MiB = 1024 * 1024;
@@ -14,6 +16,7 @@ export function checkSpec(spec: SandboxSpec, capabilities: Capabilities): void {
   checkNumber("pids", spec.pids, 8, 4_194_304, true);
   checkNumber("ttlMs", spec.ttlMs, LIMITS.leaseMinMs, LIMITS.leaseMaxMs, false);
   checkServices(spec);
+  checkAllowed(spec);
   checkEnv(spec.env ?? {});
   const hostname = spec.hostname ?? "sandbox";
   if (!/^[A-Za-z0-9]([A-Za-z0-9.-]{0,62}[A-Za-z0-9])?$/.test(hostname)) {
@@ -48,12 +51,23 @@ function checkServices({ services = [] }: SandboxSpec): void {
   }
 }
 
+function checkAllowed({ network, allow, services = [] }: SandboxSpec): void {
+  if (network !== "allowlist") {
+    if (allow !== undefined) throw invalid(`A list of allowed hosts belongs to the network "allowlist", not to ${JSON.stringify(network ?? "none")}`);
+    return;
+  }
+  // Throws for entries that are none.
+  parseHostRules(allow ?? []);
+  if (services.some(({ port }) => port === EGRESS_PORT)) throw invalid(`The service port ${EGRESS_PORT} is taken by the proxy of the network "allowlist"`);
+  if (services.length >= LIMITS.servicesPerSandbox) throw invalid(`A sandbox takes at most ${LIMITS.servicesPerSandbox} services, and the proxy of the network "allowlist" is one`);
+}
+
 function checkCapabilities(spec: SandboxSpec, capabilities: Capabilities): void {
   const { enforced } = capabilities.isolation;
   const need = (name: string, wanted: boolean, present: boolean, what: string): void => {
     if (!wanted || present) return;
-    throw new MwError("unsupported", `The sandbox asks for ${what}, which this host's backend cannot give: ${capabilities.missing[name] ?? "it has no such thing"}`, {
-      fix: "Run as root, drop the request, or see `mw doctor`.",
+    throw new MwError("unsupported", `The sandbox asks for ${what}, which this sandbox backend cannot give: ${capabilities.missing[name] ?? "it has no such thing"}`, {
+      fix: "Drop the request, or use another backend; `mw doctor` says what each can do.",
       facts: { capability: name },
     });
   };
@@ -63,6 +77,11 @@ function checkCapabilities(spec: SandboxSpec, capabilities: Capabilities): void 
   need("disk", spec.diskBytes !== undefined, enforced.disk, "a disk limit");
   const network = spec.network ?? "none";
   need(network, true, capabilities.networks.includes(network), `the network "${network}"`);
+  need("snapshot", spec.snapshot !== undefined, capabilities.snapshot, "to start from a snapshot");
+  need("memorySnapshot", spec.checkpointable === true, capabilities.memorySnapshot, "a machine whose memory can be kept");
+  need("services", (spec.services ?? []).length > 0, capabilities.services, "services of its controller");
+  need("layers", (spec.layers ?? []).length > 0, capabilities.layers, "layers over its image");
+  need("hostname", spec.hostname !== undefined, capabilities.hostname, "a host name of its own");
   need("seal", spec.workspace !== undefined, capabilities.seal, "a sealed workspace");
   const user = spec.user ?? spec.root.user;
   need("users", !isRootUser(user), capabilities.users, `the user "${user}"`);

@@ -1,9 +1,10 @@
 /** What this host offers for sandboxes, as a list of facts with their reasons and fixes: the sandbox part of `mw doctor`. */
-import { existsSync, readFileSync } from "node:fs";
+import { existsSync, mkdtempSync, readFileSync, rmSync } from "node:fs";
 import { release, userInfo } from "node:os";
 import { delimiter, join } from "node:path";
 import { MwError, toMwError } from "../core/errors.ts";
-import { openNativeBackend } from "./backends/native/backend.ts";
+import { type NativeBackend, openNativeBackend } from "./backends/native/backend.ts";
+import { findCriu } from "./backends/native/criu/program.ts";
 import { missingPrograms } from "./backends/native/programs.ts";
 import type { Capabilities } from "./sandbox.ts";
 
@@ -74,12 +75,35 @@ async function enforced(home: string): Promise<readonly Probe[]> {
   try {
     const backend = await openNativeBackend({ home });
     const { capabilities } = backend;
+    const processes = capabilities.memorySnapshot ? await keptProcesses(backend, home) : null;
     await backend.close();
-    return [ok("backend", `${capabilities.isolation.profile}, ${capabilities.isolation.privileged ? "as root" : "as an ordinary user"}`), ownIds(capabilities), ...capabilityProbes(capabilities)];
+    const probes = capabilityProbes(capabilities).map((probe) => (processes !== null && probe.name === processes.name ? processes : probe));
+    return [ok("backend", `${capabilities.isolation.profile}, ${capabilities.isolation.privileged ? "as root" : "as an ordinary user"}`), ownIds(capabilities), ...probes];
   } catch (error) {
     const { code, message, fix } = toMwError(error);
     if (code === "busy") return [ok("backend", `in use: ${message}`)];
     return [{ name: "backend", state: "failed", detail: message, fix: fix ?? null }];
+  }
+}
+
+/** CRIU depends on the kernel in many ways, so that only a machine that was kept and goes on says that it works. This one has init alone. */
+async function keptProcesses(backend: NativeBackend, home: string): Promise<Probe> {
+  const name = "memory snapshots";
+  const criu = findCriu();
+  if ("missing" in criu) return { name, state: "absent", detail: criu.missing, fix: null };
+  const empty = mkdtempSync(join(home, "probe-"));
+  try {
+    const sandbox = await backend.create({ root: { digest: "probe", layers: [empty], parts: [], env: {}, user: "", workdir: "/", entrypoint: [], cmd: [] }, checkpointable: true });
+    await sandbox.files.write("/probe", "kept");
+    const [child] = await sandbox.fork(1, { memory: true });
+    if (child?.ok !== true) throw child?.error ?? new Error("no child");
+    const kept = Buffer.from(await child.sandbox.files.read("/probe")).toString();
+    return kept === "kept" ? ok(name, `CRIU ${criu.version} kept and restored a machine`) : { name, state: "absent", detail: `CRIU ${criu.version} restored another machine than it kept`, fix: null };
+  } catch (error) {
+    const { message, fix } = toMwError(error);
+    return { name, state: "absent", detail: `CRIU ${criu.version} (${criu.path}) does not work here: ${message}`, fix: fix ?? null };
+  } finally {
+    rmSync(empty, { recursive: true, force: true });
   }
 }
 
@@ -101,11 +125,15 @@ function capabilityProbes(capabilities: Capabilities): readonly Probe[] {
     "disk limits": limits.disk,
     freeze: capabilities.freeze,
     "sealed workspaces": capabilities.seal,
+    "snapshots and forks": capabilities.snapshot,
+    "snapshots beside running processes": capabilities.snapshot && capabilities.freeze,
+    "memory snapshots": capabilities.memorySnapshot,
     "users besides root": capabilities.users,
     "network none": capabilities.networks.includes("none"),
+    "network allowlist": capabilities.networks.includes("allowlist"),
     "network public": capabilities.networks.includes("public"),
   };
-  const keys: Readonly<Record<string, string>> = { "sealed workspaces": "seal", "users besides root": "users", "network public": "public", "network none": "none" };
+  const keys: Readonly<Record<string, string>> = { "sealed workspaces": "seal", "snapshots beside running processes": "freeze", "memory snapshots": "memorySnapshot", "users besides root": "users", "network public": "public", "network none": "none" };
   return Object.entries(present).map(([name, there]) => {
     if (there) return ok(name, name.endsWith(" limits") ? "enforced" : "available");
     const reason = capabilities.missing[keys[name] ?? name.replace(" limits", "")];

@@ -3,19 +3,23 @@ import type { Sandbox, SandboxBackend, SandboxSpec } from "./sandbox.ts";
 
 export function withoutUnenforceableLimits(backend: SandboxBackend): SandboxBackend {
   const { enforced } = backend.capabilities.isolation;
+  const enforceable = (spec: SandboxSpec): SandboxSpec => {
+    const { cpus, memoryBytes, pids, diskBytes, ...rest } = spec;
+    return {
+      ...rest,
+      ...(cpus === undefined || !enforced.cpu ? {} : { cpus }),
+      ...(memoryBytes === undefined || !enforced.memory ? {} : { memoryBytes }),
+      ...(pids === undefined || !enforced.pids ? {} : { pids }),
+      ...(diskBytes === undefined || !enforced.disk ? {} : { diskBytes }),
+    };
+  };
   return {
     name: backend.name,
     capabilities: backend.capabilities,
-    create: (spec: SandboxSpec): Promise<Sandbox> => {
-      const { cpus, memoryBytes, pids, diskBytes, ...rest } = spec;
-      return backend.create({
-        ...rest,
-        ...(cpus === undefined || !enforced.cpu ? {} : { cpus }),
-        ...(memoryBytes === undefined || !enforced.memory ? {} : { memoryBytes }),
-        ...(pids === undefined || !enforced.pids ? {} : { pids }),
-        ...(diskBytes === undefined || !enforced.disk ? {} : { diskBytes }),
-      });
-    },
+    snapshots: backend.snapshots,
+    create: (spec: SandboxSpec): Promise<Sandbox> => backend.create(enforceable(spec)),
+    ...(backend.bringImage === undefined ? {} : { bringImage: (root) => backend.bringImage?.(root) ?? Promise.resolve() }),
+    adoptPaused: (id, spec) => backend.adoptPaused(id, enforceable(spec)),
     list: () => backend.list(),
     get: (id) => backend.get(id),
     close: () => backend.close(),

@@ -12,17 +12,19 @@ import { MwError, messageOf } from "../core/errors.ts";
 import type { Runtime } from "../core/runtime.ts";
 import type { EventLog, LogEvent, StoredEvent } from "./event-log.ts";
 import { syncDirectory, type Durability } from "./durable.ts";
-import { encodeLine } from "./log-format.ts";
+import { encodeEvent, encodeText } from "./log-format.ts";
 import { readLog, startOfLog, type LogPosition } from "./log-reader.ts";
 
 export interface FileLogOptions {
   readonly path: string;
-  /** Of the controller that writes; events of lower epochs after one of this are void. */
-  readonly epoch: number;
+  /** Of the controller that writes; events of lower epochs after one of this are void. `next`: one more than the last in the log, where whoever opens it is known to be the only one. */
+  readonly epoch: number | "next";
   readonly durability: Durability;
   readonly runtime: Runtime;
-  /** Sees every event that is there already, in order, while the file is opened. */
-  readonly onEvent?: (event: StoredEvent) => void;
+  /** Sees every event that is there already, in order, while the file is opened; `position` is behind it and moves on. */
+  readonly onEvent?: (event: StoredEvent, position: Readonly<LogPosition>) => void;
+  /** Where to begin reading: what stands before is known by other means, such as a snapshot. */
+  readonly from?: LogPosition;
   /** The file primitives; tests replace them to fail at will. */
   readonly openFile?: (path: string, flags: string) => Promise<LogFile>;
 }
@@ -31,7 +33,7 @@ export interface FileLogOptions {
 export type LogFile = Pick<FileHandle, "write" | "truncate" | "datasync" | "stat" | "close">;
 
 interface Pending {
-  readonly events: readonly LogEvent[];
+  readonly events: readonly { readonly type: string; readonly json: string }[];
   readonly expectedSeq: number | undefined;
   readonly at: string;
   readonly bytes: number;
@@ -44,8 +46,10 @@ export class FileLog implements EventLog {
   readonly repaired: { readonly offset: number; readonly bytes: number } | null;
   readonly #options: FileLogOptions;
   readonly #file: LogFile;
+  readonly #epoch: number;
   #offset: number;
   #lastSeq: number;
+  #lastEpoch: number;
   #pending: Pending[] = [];
   #pendingBytes = 0;
   #writing: Promise<void> | null = null;
@@ -57,9 +61,12 @@ export class FileLog implements EventLog {
     const openFile = options.openFile ?? ((path: string, flags: string): Promise<LogFile> => open(path, flags, 0o644));
     const file = await openFile(options.path, "a");
     try {
-      const position = startOfLog();
-      for await (const event of readLog(options.path, position)) options.onEvent?.(event);
-      if (position.epoch > options.epoch) throw fenced(options.path, options.epoch, position.epoch);
+      const position = options.from === undefined ? startOfLog() : { ...options.from };
+      if ((await file.stat()).size < position.offset) {
+        throw new MwError("corrupt", `${options.path} is shorter than it was: ${position.offset} bytes of it were durable`, { fix: "restore the file", facts: { path: options.path } });
+      }
+      for await (const event of readLog(options.path, position)) options.onEvent?.(event, position);
+      if (options.epoch !== "next" && position.epoch > options.epoch) throw fenced(options.path, options.epoch, position.epoch);
       if (position.tornBytes > 0) await file.truncate(position.offset);
       if (options.durability === "power") {
         await file.datasync();
@@ -75,13 +82,20 @@ export class FileLog implements EventLog {
   private constructor(options: FileLogOptions, file: LogFile, position: LogPosition) {
     this.#options = options;
     this.#file = file;
+    this.#epoch = options.epoch === "next" ? position.epoch + 1 : options.epoch;
     this.#offset = position.offset;
     this.#lastSeq = position.lastSeq;
+    this.#lastEpoch = position.epoch;
     this.repaired = position.tornBytes > 0 ? { offset: position.offset, bytes: position.tornBytes } : null;
   }
 
   get lastSeq(): number {
     return this.#lastSeq;
+  }
+
+  /** Behind the last event that is durable: readers can begin there. */
+  get position(): LogPosition {
+    return { offset: this.#offset, lastSeq: this.#lastSeq, epoch: this.#lastEpoch, tornBytes: 0 };
   }
 
   append(events: readonly LogEvent[], options: { readonly expectedSeq?: number; readonly at?: number } = {}): Promise<number> {
@@ -90,14 +104,16 @@ export class FileLog implements EventLog {
         reject(this.#broken);
         return;
       }
+      // What cannot be written is refused alone; the promise rejects with what is thrown.
+      const encoded = events.map((event) => ({ type: event.type, json: encodeEvent(event) }));
       // An estimate is enough: it only bounds the queue.
-      const bytes = events.reduce((sum, event) => sum + JSON.stringify(event).length, 0);
+      const bytes = encoded.reduce((sum, { json }) => sum + json.length, 0);
       if (this.#pending.length > 0 && this.#pendingBytes + bytes > LIMITS.logQueueBytes) {
         reject(new MwError("limit_exceeded", `${this.#options.path}: more than ${LIMITS.logQueueBytes} bytes of events wait to be written`, { fix: "lower --concurrency, or use a faster disk" }));
         return;
       }
       this.#pendingBytes += bytes;
-      this.#pending.push({ events, expectedSeq: options.expectedSeq, at: new Date(options.at ?? this.#options.runtime.now()).toISOString(), bytes, resolve, reject });
+      this.#pending.push({ events: encoded, expectedSeq: options.expectedSeq, at: new Date(options.at ?? this.#options.runtime.now()).toISOString(), bytes, resolve, reject });
       this.#writing ??= this.#drain();
     });
   }
@@ -135,6 +151,7 @@ export class FileLog implements EventLog {
       return;
     }
     this.#lastSeq = lastSeq;
+    this.#lastEpoch = this.#epoch;
     for (const { append, seq } of accepted) append.resolve(seq);
   }
 
@@ -149,7 +166,7 @@ export class FileLog implements EventLog {
         if (append.expectedSeq !== undefined && append.expectedSeq !== base) {
           throw new MwError("conflict", `${this.#options.path}: expected event ${append.expectedSeq} to be the last, it is ${base}`);
         }
-        const own = append.events.map((event, index) => encodeLine(base + 1 + index, append.at, this.#options.epoch, event));
+        const own = append.events.map(({ type, json }, index) => encodeText(base + 1 + index, append.at, this.#epoch, type, json));
         lines.push(...own);
         lastSeq = base + own.length;
         accepted.push({ append, seq: lastSeq });
@@ -200,7 +217,8 @@ export class FileLog implements EventLog {
 
   /** The file is not as long as this writer left it: somebody else wrote. Goes on if that was only a controller that had lost the directory. */
   async #investigate(): Promise<void> {
-    const { path, epoch } = this.#options;
+    const { path } = this.#options;
+    const epoch = this.#epoch;
     const position = startOfLog();
     // Read to the end for the highest epoch.
     for await (const _event of readLog(path, position));

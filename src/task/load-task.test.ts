@@ -31,7 +31,7 @@ describe("what is read", () => {
     expect(task).toMatchObject({
       schemaVersion: "1.4",
       instruction: "Do it.\n",
-      agent: { timeoutMs: null, user: null, network: null },
+      agent: { timeoutMs: null, user: null, network: null, allowedHosts: [] },
       environment: { image: null, buildTimeoutMs: 600_000, cpus: null, memoryBytes: null, diskBytes: null, network: "public", healthcheck: null, os: "linux", gpus: 0 },
       verifier: { timeoutMs: 600_000, mode: "fresh", declaredMode: null, user: null, agentOwns: [], services: [], survivors: [] },
       steps: [],

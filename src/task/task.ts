@@ -47,8 +47,8 @@ export interface TaskEnvironment {
   readonly env: Readonly<Record<string, string>>;
   readonly workdir: string | null;
   readonly healthcheck: HealthCheck | null;
-  /** As the task declares it; `allowlist` is refused by backends that cannot. */
-  readonly network: NetworkMode | "allowlist";
+  /** As the task declares it: the baseline of all phases (`network.ts`). */
+  readonly network: NetworkMode;
   readonly allowedHosts: readonly string[];
   readonly os: "linux" | "windows";
   readonly gpus: number;
@@ -93,7 +93,8 @@ export interface TaskVerifier {
   readonly declaredMode: "shared" | "separate" | null;
   /** True when the separate environment's image has its own `/tests`: nothing is uploaded. */
   readonly bundledTests: boolean;
-  readonly network: NetworkMode | "allowlist" | null;
+  /** Null: not declared. */
+  readonly network: NetworkMode | null;
   readonly allowedHosts: readonly string[];
   readonly collect: readonly CollectHook[];
   /** Paths (absolute, may end in `/**`) of executables and configuration that the task declares to be the agent's work: not restored from the image. */
@@ -108,7 +109,9 @@ export interface TaskStep {
   readonly instruction: string;
   readonly agentTimeoutMs: number | null;
   readonly agentUser: string | null;
-  readonly agentNetwork: NetworkMode | "allowlist" | null;
+  /** The step's own, else the task's; null: not declared. */
+  readonly agentNetwork: NetworkMode | null;
+  readonly agentAllowedHosts: readonly string[];
   readonly verifierTimeoutMs: number;
   /** The step's own verifier settings over the task's. */
   readonly verifier: TaskVerifier;
@@ -134,7 +137,7 @@ export interface Task {
   /** Exact text of the instruction, unstripped. Empty for multi-step tasks, whose steps have their own. */
   readonly instruction: string;
   readonly environment: TaskEnvironment;
-  readonly agent: { readonly timeoutMs: number | null; readonly user: string | null; readonly network: NetworkMode | "allowlist" | null };
+  readonly agent: { readonly timeoutMs: number | null; readonly user: string | null; readonly network: NetworkMode | null; readonly allowedHosts: readonly string[] };
   readonly verifier: TaskVerifier;
   readonly solution: { readonly directory: string | null; readonly env: Readonly<Record<string, string>> };
   readonly tests: string | null;

@@ -7,11 +7,19 @@ import { unsupportedReasons } from "./unsupported.ts";
 
 const FULL: Capabilities = {
   isolation: { backend: "native", profile: "userns", privileged: true, enforced: { cpu: true, memory: true, pids: true, disk: true } },
-  networks: ["none", "public"],
+  networks: ["none", "allowlist", "public"],
   users: true,
   freeze: true,
   seal: true,
+  snapshot: false,
   memorySnapshot: false,
+  export: true,
+  services: true,
+  layers: true,
+  hostname: true,
+  guarded: true,
+  fork: false,
+  pause: false,
   missing: {},
 };
 
@@ -35,8 +43,6 @@ test.each([
   ["[environment]\ngpus = 1\n", /^\[environment\] gpus: asks for 1/],
   ['[environment]\ntpu = { type = "v6e", topology = "2x4" }\n', /^\[environment\] tpu: asks for v6e 2x4/],
   ['[environment]\nos = "Windows"\n', /^\[environment\] os: "windows"/],
-  ['[environment]\nnetwork_mode = "allowlist"\nallowed_hosts = ["a.b"]\n', /^\[environment\] network_mode: "allowlist"/],
-  ['[agent]\nnetwork_mode = "allowlist"\n', /^\[agent\] network_mode: "allowlist"/],
   ['[[environment.mcp_servers]]\nname = "tools"\nurl = "http://x"\n', /^\[environment\] mcp_servers: .*tools/],
   ['[environment]\nskills_dir = "/skills"\n', /^\[environment\] skills_dir/],
   ['[verifier]\nenvironment_mode = "separate"\n[verifier.environment]\ngpus = 2\n', /^\[verifier\.environment\] gpus: asks for 2/],
@@ -51,8 +57,20 @@ test("files that ask for something", async () => {
   expect(await reasons("", FULL, {}, { "trajectory.json": "{}" })).toEqual([expect.stringMatching(/^trajectory\.json/)]);
 });
 
-test("a network that is overridden is no reason", async () => {
-  expect(await reasons('[environment]\nnetwork_mode = "allowlist"\n', FULL, { network: "none" })).toEqual([]);
+test("a network is a reason where it cannot be had, unless it is overridden", async () => {
+  const listed = '[environment]\nnetwork_mode = "allowlist"\nallowed_hosts = ["a.b"]\n[agent]\nnetwork_mode = "allowlist"\n';
+  expect(await reasons(listed)).toEqual([]);
+  const without: Capabilities = { ...FULL, networks: ["none", "public"], missing: { allowlist: "no proxy" } };
+  expect(await reasons(listed, without)).toEqual(['[environment] network_mode, [agent] network_mode: "allowlist" is not available here (no proxy); override with --network none or --network public']);
+  expect(await reasons(listed, without, { network: "none" })).toEqual([]);
+});
+
+test("tests in the agent's machine have its network, or one that it can change to", async () => {
+  const inPlace = (agent: string, verifier: string): string => `[agent]\nnetwork_mode = "${agent}"\n[verifier]\nnetwork_mode = "${verifier}"\n[metadata.manyworlds]\nsurvivors = ["/bin/server"]\n`;
+  expect(await reasons(inPlace("no-network", "allowlist"))).toEqual([]);
+  expect(await reasons(inPlace("public", "public"))).toEqual([]);
+  expect(await reasons(inPlace("no-network", "public"))).toEqual([expect.stringMatching(/^network_mode: the agent and the tests .*no-network, public.*override with --network/)]);
+  expect(await reasons(inPlace("no-network", "public"), FULL, { network: "allowlist" })).toEqual([]);
 });
 
 test("what the backend lacks", async () => {

@@ -4,6 +4,7 @@
  * Features that lift a reason extend `TaskSupport`, not this list's callers.
  */
 import type { Capabilities, NetworkMode } from "../sandbox/sandbox.ts";
+import { machineNetwork, phasesFrom } from "./network.ts";
 import type { Task, TaskEnvironment, TaskVerifier } from "./task.ts";
 
 /** What the harness and the controller can do beyond the sandbox backend. */
@@ -19,6 +20,8 @@ export interface TaskSupport {
 export interface TaskOverrides {
   /** Replaces every declared network; recorded in the run. */
   readonly network?: NetworkMode | null;
+  /** Hosts that may be reached besides what is declared; recorded in the run. */
+  readonly allow?: readonly string[];
   /** Run although declared limits cannot be enforced here; recorded in the run. */
   readonly ignoreLimits?: boolean;
 }
@@ -40,10 +43,14 @@ export function unsupportedReasons(task: Task, capabilities: Capabilities, overr
     if (user !== null && !capabilities.users && user !== "root" && user !== "0") add(field, `runs as "${user}", but other users than root do not exist in these sandboxes${hint(capabilities, "users")}`);
   }
   for (const [field, network] of phases(task)) networkReason(field, network, capabilities, overrides, add);
+  phaseReasons(task, overrides, add);
   for (const rule of [...task.artifacts, ...task.steps.flatMap((step) => step.artifacts)]) {
     if (rule.service !== null) add("artifacts", `"${rule.source}" comes from the compose service "${rule.service}"; there is only the agent's machine`);
   }
   if (task.trajectory !== null && !support.trajectory) add("trajectory.json", "this harness cannot start from an earlier conversation");
+  for (const [table, verifier] of verifiers(task)) {
+    if (verifier.mode === "shared" && !capabilities.guarded) add(table, `is to run in the agent's machine, where the agent could put itself in its place${hint(capabilities, "guarded")}`);
+  }
   if (!capabilities.seal) add("[verifier]", `the sandbox backend cannot keep a workspace for verification${hint(capabilities, "seal")}`);
   return [...reasons].map(([why, fields]) => `${fields.join(", ")}: ${why}`);
 }
@@ -70,11 +77,23 @@ function verifierReasons(table: string, verifier: TaskVerifier, capabilities: Ca
   for (const hook of verifier.collect) if (hook.service !== null) add(`${table} collect`, `"${hook.command}" runs in the compose service "${hook.service}"; there is only the agent's machine`);
 }
 
-function networkReason(field: string, network: NetworkMode | "allowlist" | null, capabilities: Capabilities, overrides: TaskOverrides, add: Add): void {
+function networkReason(field: string, network: NetworkMode | null, capabilities: Capabilities, overrides: TaskOverrides, add: Add): void {
   if (network === null || overrides.network) return;
-  if (network === "allowlist") add(field, '"allowlist" (only named hosts) is not available; override with --network none or --network public');
-  else if (!capabilities.networks.includes(network)) {
-    add(field, `"${network === "none" ? "no-network" : network}" is not available here${hint(capabilities, "network")}; override with ${capabilities.networks.map((mode) => `--network ${mode}`).join(" or ")}`);
+  if (!capabilities.networks.includes(network)) {
+    add(field, `"${network === "none" ? "no-network" : network}" is not available here${hint(capabilities, network)}; override with ${capabilities.networks.map((mode) => `--network ${mode}`).join(" or ")}`);
+  }
+}
+
+/** Phases of one machine, of which one has the whole internet and another does not: a machine cannot change so. */
+function phaseReasons(task: Task, overrides: TaskOverrides, add: Add): void {
+  const override = { network: overrides.network ?? null, allow: overrides.allow ?? [] };
+  const count = Math.max(1, task.steps.length);
+  for (let index = 0; index < count; index++) {
+    const phases = phasesFrom(task, index, override);
+    if (machineNetwork(phases) === null) {
+      add("network_mode", `the agent and the tests that run in its machine have different networks (${[...new Set(phases.map(({ mode }) => (mode === "none" ? "no-network" : mode)))].join(", ")}), and a machine cannot change to "public" or from it; give them the same, or override with --network`);
+      return;
+    }
   }
 }
 
@@ -104,6 +123,6 @@ function users(task: Task): [string, string | null][] {
   return found;
 }
 
-function phases(task: Task): [string, NetworkMode | "allowlist" | null][] {
-  return [["[agent] network_mode", task.agent.network], ...task.steps.map((step): [string, NetworkMode | "allowlist" | null] => [`[steps.${step.name}.agent] network_mode`, step.agentNetwork])];
+function phases(task: Task): [string, NetworkMode | null][] {
+  return [["[agent] network_mode", task.agent.network], ...task.steps.map((step): [string, NetworkMode | null] => [`[steps.${step.name}.agent] network_mode`, step.agentNetwork])];
 }

@@ -4,7 +4,7 @@ import { mkdtempSync, rmSync } from "node:fs";
 import { availableParallelism, freemem, tmpdir, totalmem } from "node:os";
 import { delimiter, dirname, join } from "node:path";
 import { existsSync } from "node:fs";
-import { probeSandboxes, type Probe } from "../../sandbox/index.ts";
+import { parseBackendChoice, probeBackends, probeSandboxes, type Probe } from "../../sandbox/index.ts";
 import { loadConfig, type Config } from "../config.ts";
 import type { AppContext } from "../context.ts";
 import { formatBytes, formatTable, printJson, printLine, printable, styler } from "../output.ts";
@@ -23,6 +23,8 @@ export async function doctor(this: AppContext, flags: { readonly json: boolean }
   const scratch = mkdtempSync(join(tmpdir(), "mw-doctor-"));
   try {
     probes.push(...(await probeSandboxes(scratch)));
+    // Without the native programs there is nothing to start elsewhere.
+    if (!probes.some(({ state }) => state === "failed")) probes.push(...(await probeBackends(parseBackendChoice(config.get("backend") ?? "native"), { home: scratch, env: this.env, runtime: this.runtime })));
   } finally {
     rmSync(scratch, { recursive: true, force: true });
   }

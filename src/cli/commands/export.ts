@@ -4,14 +4,15 @@ import { rename, rm, stat } from "node:fs/promises";
 import { dirname, resolve } from "node:path";
 import { pipeline } from "node:stream/promises";
 import { MwError } from "../../core/errors.ts";
-import type { Builder } from "../../gateway/samples/sample.ts";
+import type { RunId } from "../../core/ids.ts";
+import type { Builder, DropCause } from "../../gateway/samples/sample.ts";
 import { exportLines, type ExportFormat } from "../../rollout/export.ts";
 import { readRunConfig } from "../../rollout/run-config.ts";
-import { loadRunState } from "../../rollout/run-state.ts";
+import { loadRunState, type RunState } from "../../rollout/run-state.ts";
 import { writeParquet } from "../../rollout/samples/parquet.ts";
-import { sampleRows } from "../../rollout/samples/rollout-samples.ts";
+import { rolloutTokens, sampleRows } from "../../rollout/samples/rollout-samples.ts";
 import { writeSafetensors } from "../../rollout/samples/safetensors.ts";
-import { findRun } from "../../store/run-directory.ts";
+import { findRun, rolloutDirectory } from "../../store/run-directory.ts";
 import { loadConfig } from "../config.ts";
 import type { AppContext } from "../context.ts";
 import { note } from "../output.ts";
@@ -35,13 +36,16 @@ export async function exportRun(this: AppContext, flags: ExportFlags, name: stri
   if (format === "parquet" || format === "safetensors") {
     if (out === null) throw new MwError("usage", `${format} is no text for a terminal or a pipe`, { fix: `add --out samples.${format}` });
     const { samples, tokens } = await (format === "parquet" ? writeParquet : writeSafetensors)(out, sampleRows(home, state, flags));
+    if (samples === 0) {
+      await rm(out, { force: true });
+      throw await noSamples(home, run, state, flags);
+    }
     note(this, `${samples} samples, ${tokens} tokens in ${out}`);
-    if (samples === 0) note(this, "no call of this run has token ids: mw show ROLLOUT --tokens says what was captured of each");
     return;
   }
   let count = 0;
   const lines = async function* (): AsyncGenerator<string> {
-    for await (const line of exportLines(home, await readRunConfig(home, run), state, { ...flags, format })) {
+    for await (const line of exportLines(home, await readRunConfig(home, run), state.groups.flatMap((group) => group.rollouts), { ...flags, format })) {
       count++;
       yield `${line}\n`;
     }
@@ -50,6 +54,34 @@ export async function exportRun(this: AppContext, flags: ExportFlags, name: stri
   else await writeWhole(out, lines());
   note(this, `${count} ${count === 1 ? "rollout" : "rollouts"}${out === null ? "" : ` in ${out}`}`);
 }
+
+/** Why there is nothing to train on. */
+async function noSamples(home: string, run: RunId, state: RunState, flags: ExportFlags): Promise<MwError> {
+  let calls = 0;
+  const dropped = new Map<string, number>();
+  for (const rollout of state.rollouts.values()) {
+    if (rollout.phase !== "recorded" || (flags.scoredOnly && rollout.outcome !== "scored")) continue;
+    const { calls: own, set } = await rolloutTokens(rolloutDirectory(home, run, rollout.rollout), flags);
+    calls += own.length;
+    for (const [cause, count] of Object.entries(set.ledger.dropped)) if (count > 0) dropped.set(cause, (dropped.get(cause) ?? 0) + count);
+  }
+  const why =
+    calls === 0
+      ? "none of its rollouts called a model"
+      : dropped.size === 0
+        ? `the answers of its ${calls} model calls have no tokens`
+        : `all sampled tokens of its ${calls} model calls are dropped: ${[...dropped].map(([cause, count]) => `${count} ${DROPPED[cause as DropCause]}`).join(", ")}`;
+  return new MwError("not_found", `${run} has no samples: ${why}`, { fix: "mw show ROLLOUT --tokens says what was captured of each call; exact tokens come from vLLM and SGLang, see docs/model-servers.md" });
+}
+
+const DROPPED: Readonly<Record<DropCause, string>> = {
+  incomplete: "of answers that broke off",
+  no_tokens: "of a server that gives no token ids",
+  no_logprobs: "of a server that gives no logprobs",
+  kind: "of calls that are not trained",
+  realigned: "that the harness spelt anew",
+  too_long: "beyond --max-tokens",
+};
 
 /** The path again, where a file can be: before a long export, not after it. */
 async function writableFile(path: string): Promise<string> {

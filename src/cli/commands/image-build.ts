@@ -4,10 +4,11 @@ import { join, resolve } from "node:path";
 import { createImageBuilder } from "../../build/index.ts";
 import { MwError } from "../../core/errors.ts";
 import { openImageStore } from "../../image/index.ts";
-import { openNativeBackend } from "../../sandbox/index.ts";
+import { openNativeBackend, type NetworkMode } from "../../sandbox/index.ts";
 import { loadConfig } from "../config.ts";
 import type { AppContext } from "../context.ts";
 import type { MakeFlags } from "../image.ts";
+import { networkOf } from "../network-commands.ts";
 import { note, printable, printJson, printLine } from "../output.ts";
 
 export interface ImageBuildFlags extends MakeFlags {
@@ -15,7 +16,8 @@ export interface ImageBuildFlags extends MakeFlags {
   readonly file?: string;
   readonly buildArg?: readonly string[];
   readonly target?: string;
-  readonly network?: "none" | "public";
+  readonly network?: NetworkMode;
+  readonly allow?: readonly string[];
   readonly timeout?: number;
 }
 
@@ -34,7 +36,7 @@ export async function buildImage(this: AppContext, flags: ImageBuildFlags, direc
       context,
       args: Object.fromEntries((flags.buildArg ?? []).map(buildArgument)),
       ...(flags.target === undefined ? {} : { target: flags.target }),
-      ...(flags.network === undefined ? {} : { network: flags.network }),
+      ...networkOf(flags),
       ...(flags.timeout === undefined ? {} : { timeoutMs: flags.timeout }),
       progress: flags.quiet ? () => undefined : (message) => note(this, printable(message)),
     });

@@ -2,6 +2,7 @@
 import { readFileSync } from "node:fs";
 import { join } from "node:path";
 import { messageOf, MwError } from "../../core/errors.ts";
+import { CallBoard } from "../../gateway/call-board.ts";
 import { parseUpstreamSpec } from "../../gateway/upstreams/spec.ts";
 import { DEFAULT_OUTCOME_RULES } from "../../core/outcome.ts";
 import { AGENT_NAMES } from "../../harness/agent/agent.ts";
@@ -13,13 +14,20 @@ import { loadConfig } from "../config.ts";
 import type { AppContext } from "../context.ts";
 import { note, printJson, printLine, printable } from "../output.ts";
 import type { RunFlags } from "../run-flags.ts";
-import { conductRun, makeRunHarness } from "../conduct.ts";
+import { makeRunHarness } from "../../rollout/run-harness.ts";
+import { conductRun } from "../conduct.ts";
+import { linkTo, startPage } from "../show-page.ts";
+import { expectServer, startOnServer } from "../run-on-server.ts";
 import { expectUpstream } from "../upstream-answers.ts";
 import { readApiKey, tokenizerOf } from "../upstream.ts";
+
+/** The page is there a little longer than the run, so that who looks at it sees the end. */
+const PAGE_LINGERS_MS = 2_000;
 
 export async function run(this: AppContext, flags: RunFlags, ...tasks: string[]): Promise<void> {
   const config = loadConfig(this.env, this.cwd, flags);
   const request = newRun(this, config, flags, tasks);
+  expectServer(flags);
   // A harness that does not exist or lacks an option is found before anything else is.
   const harnesses = request.harnesses.map((name) => makeRunHarness(name, request));
   const needsModel = harnesses.find((harness) => harness.needsModel);
@@ -30,9 +38,35 @@ export async function run(this: AppContext, flags: RunFlags, ...tasks: string[])
     await showPlan(this, request, flags.json);
     return;
   }
+  if (flags.server !== undefined) {
+    await startOnServer(this, { ...flags, server: flags.server }, request);
+    return;
+  }
   const apiKey = request.upstream === null ? null : readApiKey(request.apiKeyFile, this.env);
   if (request.upstream !== null && needsModel !== undefined) await expectUpstream(request.upstream.url, this.env);
-  await conductRun(this, config, { json: flags.json, quiet: flags.quiet, strict: flags.strict }, (dependencies) => startRun(dependencies, request, apiKey));
+  const board = new CallBoard();
+  const page = flags.ui ? await startPage(this, config.home.value, board) : null;
+  try {
+    await conductRun(this, config, { json: flags.json, quiet: flags.quiet, strict: flags.strict }, (dependencies) =>
+      startRun(
+        {
+          ...dependencies,
+          board,
+          started: (controller, run) => {
+            dependencies.started(controller, run);
+            if (page !== null) dependencies.observer.note(`dashboard ${linkTo(page, `/runs/${run}`)}`);
+          },
+        },
+        request,
+        apiKey,
+      ),
+    );
+  } finally {
+    if (page !== null) {
+      await this.runtime.sleep(PAGE_LINGERS_MS);
+      await page.close();
+    }
+  }
 }
 
 function newRun(context: AppContext, config: Config, flags: RunFlags, tasks: readonly string[]): NewRun {
@@ -43,9 +77,10 @@ function newRun(context: AppContext, config: Config, flags: RunFlags, tasks: rea
   if (flags.script !== undefined && !harnesses.includes("script")) throw new MwError("usage", "--script is given, but the harness script is not", { fix: "add --harness script, or leave --script out" });
   if (flags.harnessCommand !== undefined && !harnesses.includes("generic")) throw new MwError("usage", "--harness-command is given, but the harness generic is not", { fix: "add --harness generic, or leave --harness-command out" });
   if (flags.harnessUser !== undefined && !harnesses.some(isAgentCli)) throw new MwError("usage", "--harness-user is given, but no agent CLI is", { fix: "name an agent CLI with --harness (mw harness ls), or leave --harness-user out" });
+  const branch = branchOf(flags, harnesses);
   return {
     inputs: tasks.map((task) => absoluteInput(context.cwd, task)),
-    attempts: config.get("attempts") ?? 1,
+    attempts: branch?.members ?? config.get("attempts") ?? 1,
     seed: config.get("seed") ?? Buffer.from(context.runtime.randomBytes(8)).toString("hex"),
     harnesses,
     script: flags.script === undefined ? null : absoluteInput(context.cwd, flags.script),
@@ -56,15 +91,40 @@ function newRun(context: AppContext, config: Config, flags: RunFlags, tasks: rea
     apiKeyFile: config.get("apiKeyFile"),
     budgets: { turns: config.get("maxTurns") ?? 100, tokens: config.get("tokenBudget"), commandMs: config.get("commandTimeout") ?? 300_000, outputBytes: 16 * 1024 },
     network: config.get("network"),
+    ...allowedOf(config, flags),
     image: flags.image === undefined ? null : absoluteImage(context.cwd, flags.image),
     ignoreLimits: flags.ignoreLimits,
     keepWorkspace: flags.keepWorkspace,
     pauseOnThink: flags.pauseOnThink,
+    checkpointEveryMs: flags.checkpoint ?? null,
+    branch,
+    backend: config.get("backend") ?? "native",
     timeoutMultiplier: config.get("timeoutMultiplier") ?? 1,
     concurrency: config.get("concurrency") ?? 1,
     durability: config.get("durability") ?? "process",
     rules: DEFAULT_OUTCOME_RULES,
   };
+}
+
+function allowedOf(config: Config, { allow }: RunFlags): Pick<NewRun, "allow"> {
+  if (allow === undefined) return {};
+  const network = config.get("network");
+  if (network === "none" || network === "public") throw new MwError("usage", `--allow is given, but the network of every machine is ${network} (${config.origin("network")})`, { fix: "say --network allowlist, or leave one of them out" });
+  return { allow };
+}
+
+function branchOf({ checkpoint, branch, branchTurn, attempts }: RunFlags, harnesses: readonly string[]): NewRun["branch"] {
+  const whiteBox = `name a white-box harness with --harness (${AGENT_NAMES.join(", ")})`;
+  const other = harnesses.find((name) => !isAgent(name));
+  for (const [flag, value] of [["--checkpoint", checkpoint], ["--branch", branch]] as const) {
+    if (value !== undefined && other !== undefined) throw new MwError("usage", `${flag} is given, but the harness ${other} cannot go on in the middle of its work`, { fix: `leave it out, or ${whiteBox}` });
+  }
+  if (branch === undefined) {
+    if (branchTurn !== undefined) throw new MwError("usage", "--branch-turn says where, but nothing branches", { fix: "add --branch K" });
+    return null;
+  }
+  if (attempts !== undefined) throw new MwError("usage", "--branch makes the group of each task, and so does --attempts", { fix: "leave one of them out" });
+  return { members: branch, turn: branchTurn ?? 1 };
 }
 
 function agentOptions({ cwd }: AppContext, { systemPrompt, history, historyTokens }: RunFlags, harnesses: readonly string[]): NewRun["agent"] {

@@ -4,7 +4,7 @@ import { loadRunState, type RunState } from "../../rollout/run-state.ts";
 import { listRuns } from "../../store/run-directory.ts";
 import { loadConfig } from "../config.ts";
 import type { AppContext } from "../context.ts";
-import { controllerLives } from "../run-summary.ts";
+import { controllerLives } from "../../rollout/run-statistics.ts";
 import { formatTable, note, printJson, printLine, printable, styler } from "../output.ts";
 
 export async function runs(this: AppContext, flags: { readonly json: boolean; readonly limit: number }): Promise<void> {

@@ -11,7 +11,8 @@ import { loadRunState } from "../../rollout/run-state.ts";
 import { loadConfig } from "../config.ts";
 import type { AppContext } from "../context.ts";
 import { formatTable, note, printJson, printLine, printable, styler } from "../output.ts";
-import { controllerLives, failureText, phaseTable, phaseTimes, statisticsOf, summaryText } from "../run-summary.ts";
+import { controllerLives, phaseTimes, statisticsOf } from "../../rollout/run-statistics.ts";
+import { failureText, phaseTable, summaryText } from "../run-summary.ts";
 import { showRollout } from "../show-rollout.ts";
 import { showTokens } from "../show-tokens.ts";
 
@@ -19,6 +20,7 @@ export interface ShowFlags {
   readonly json: boolean;
   readonly all: boolean;
   readonly tokens: boolean;
+  readonly web: boolean;
   readonly builder: Builder;
 }
 
@@ -56,6 +58,13 @@ const sessionSchema = z.looseObject({ name: z.string() });
 
 export async function show(this: AppContext, flags: ShowFlags, name: string): Promise<void> {
   const home = loadConfig(this.env, this.cwd).home.value;
+  if (flags.web) {
+    if (flags.json || flags.tokens) throw new MwError("usage", `--web shows everything in the browser, ${flags.json ? "--json" : "--tokens"} prints it`, { fix: "give one of them" });
+    // Loads only here: nothing else of this command needs a server.
+    const { showPage } = await import("../show-page.ts");
+    await showPage(this, home, isId("ro", name) ? `/rollouts/${name}` : `/runs/${await findNamed(home, name)}`, async () => void (isId("ro", name) && (await findRollout(home, name))));
+    return;
+  }
   if (isId("ro", name)) {
     const run = await findRollout(home, name);
     if (flags.tokens) await showTokens(this, rolloutDirectory(home, run, name), flags);

@@ -1,6 +1,8 @@
 /** `mw task check`: is a task sound enough to be worth attempts? */
 import { MwError } from "../../core/errors.ts";
 import { absoluteInput } from "../../rollout/inputs.ts";
+import type { NetworkMode } from "../../sandbox/sandbox.ts";
+import { writeCertificate, type Certificate } from "../../task/check/certificate.ts";
 import { lintTask, type LintFinding } from "../../task/check/lint.ts";
 import { readDataset } from "../../task/dataset.ts";
 import type { Task } from "../../task/task.ts";
@@ -8,11 +10,14 @@ import { loadConfig } from "../config.ts";
 import type { AppContext } from "../context.ts";
 import { formatError, note, printJson, printLine, printable, styler } from "../output.ts";
 import { openTaskGates, type GateRun, type TaskGates } from "../task-gates.ts";
+import { VERSION } from "../version.ts";
 
 export interface TaskCheckFlags {
   readonly lint: boolean;
+  readonly certify: boolean;
   readonly image?: string;
-  readonly network?: "none" | "public";
+  readonly network?: NetworkMode;
+  readonly allow?: readonly string[];
   readonly ignoreLimits: boolean;
   readonly json: boolean;
   readonly quiet: boolean;
@@ -32,6 +37,9 @@ interface CheckedTask {
 }
 
 export async function taskCheck(this: AppContext, flags: TaskCheckFlags, ...inputs: string[]): Promise<void> {
+  if (flags.certify && (flags.lint || flags.image !== undefined || flags.network !== undefined || flags.allow !== undefined)) {
+    throw new MwError("usage", "a certificate is of all gates, on the task as it is", { fix: "leave --certify out, or --lint, --image, --network and --allow" });
+  }
   const checked: CheckedTask[] = [];
   const progress = (text: string): void => {
     if (!flags.quiet) note(this, text);
@@ -46,8 +54,10 @@ export async function taskCheck(this: AppContext, flags: TaskCheckFlags, ...inpu
       else {
         const { task } = entry;
         const lint = await lintTask(task);
-        if (!flags.lint) gates ??= await openTaskGates(this, loadConfig(this.env, this.cwd), { image: flags.image ?? null, network: flags.network ?? null, ignoreLimits: flags.ignoreLimits, progress, signal: abort.signal });
-        checked.push(judge(task, lint, gates === null ? [] : await gates.run(task)));
+        if (!flags.lint) gates ??= await openTaskGates(this, loadConfig(this.env, this.cwd), { image: flags.image ?? null, network: { network: flags.network ?? null, allow: flags.allow ?? [] }, ignoreLimits: flags.ignoreLimits, progress, signal: abort.signal });
+        const judged = judge(task, lint, gates === null ? [] : await gates.run(task));
+        checked.push(judged);
+        if (flags.certify) progress(`wrote ${await writeCertificate(task.directory, certificateOf(judged, new Date(this.runtime.now()).toISOString()))}`);
       }
       const latest = checked.at(-1);
       if (!flags.json && latest !== undefined) printTask(this, latest);
@@ -60,6 +70,22 @@ export async function taskCheck(this: AppContext, flags: TaskCheckFlags, ...inpu
   if (flags.json) printJson(this, { passed, tasks: checked });
   // One input that is no task is bad input; a gate that does not hold is a result.
   if (!passed) this.setExitCode(checked.every((task) => task.digest === null) ? 2 : 1);
+}
+
+function certificateOf({ task, digest, passed, failures, lint, runs, differences: found }: CheckedTask, checkedAt: string): Certificate {
+  const count = (wanted: LintFinding["level"]): number => lint.filter(({ level }) => level === wanted).length;
+  return {
+    format: 1,
+    task,
+    digest,
+    checkedAt,
+    version: VERSION,
+    passed,
+    failures: [...failures],
+    lint: { errors: count("error"), warnings: count("warning") },
+    gates: runs.map(({ agent, mode, outcome, reward, seconds }) => ({ agent, mode, outcome, reward, seconds })),
+    differences: [...found],
+  };
 }
 
 function brokenTask(input: string, error: MwError): CheckedTask {

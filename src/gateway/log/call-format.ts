@@ -97,6 +97,13 @@ export class CallEncoder {
   }
 }
 
+export interface TokenLengths {
+  readonly prompt: number;
+  readonly completion: number;
+  /** Names of the policy versions, in order, with repeats. */
+  readonly versions: readonly string[];
+}
+
 /** Turns lines back into calls. Elements are shared between the calls that have them: treat them as the constants that they are. */
 export class CallDecoder {
   #elements: unknown[] = [];
@@ -119,6 +126,18 @@ export class CallDecoder {
     }
     if (record.replay === undefined) throw new Error("a line of no known kind");
     return null;
+  }
+
+  /** The same call with the lengths of its token arrays instead of them: readers of whole sessions mostly want no more, and a session repeats its prompts. */
+  decodeHead(line: string): { readonly call: Call; readonly lengths: TokenLengths | null } | null {
+    const record = JSON.parse(line) as { readonly call?: PackedCall };
+    if (record.call === undefined) {
+      this.decode(line);
+      return null;
+    }
+    const { tokens } = record.call;
+    const lengths = tokens === null ? null : { prompt: tokens.kept + tokens.tail.length, completion: tokens.completionIds.length, versions: tokens.versions.map(([name]) => name) };
+    return { call: this.#call({ ...record.call, tokens: null }), lengths };
   }
 
   #call(packed: PackedCall): Call {

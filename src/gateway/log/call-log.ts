@@ -15,10 +15,13 @@ export class CallLog implements CallSink {
   /** Why some record is missing; null while none is. */
   failure: MwError | null = null;
   /** Highest number of a call. */
-  lastNumber = 0;
+  lastNumber: number;
+  /** Of the policy that sampled the last answer; null where nobody says. */
+  lastVersion: string | null = null;
 
-  /** The file appears with the first call. */
-  constructor(options: Omit<AppendFileOptions, "onLost" | "queueBytes">) {
+  /** The file appears with the first call. `lastNumber`: of the calls that are in it already. */
+  constructor({ lastNumber = 0, ...options }: Omit<AppendFileOptions, "onLost" | "queueBytes"> & { readonly lastNumber?: number }) {
+    this.lastNumber = lastNumber;
     // What waits to be written are calls that are answered, whose number and size the session bounds.
     this.#file = new AppendFile({ ...options, queueBytes: Infinity, onLost: () => (this.#encoder = new CallEncoder()) });
   }
@@ -29,6 +32,7 @@ export class CallLog implements CallSink {
 
   append(call: Call, prompt: PromptReference | null): Promise<void> {
     this.lastNumber = Math.max(this.lastNumber, call.number);
+    this.lastVersion = call.tokens?.versions.at(-1)?.[0] ?? this.lastVersion;
     return this.#write(() => this.#encoder.encode(call, prompt));
   }
 

@@ -2,7 +2,7 @@
 import { open, type FileHandle } from "node:fs/promises";
 import { messageOf, MwError } from "../../core/errors.ts";
 import type { Call } from "../call.ts";
-import { CallDecoder } from "./call-format.ts";
+import { CallDecoder, type TokenLengths } from "./call-format.ts";
 
 const CHUNK_BYTES = 1 << 17;
 const REPLAY = Buffer.from('{"replay":');
@@ -12,6 +12,18 @@ const REPLAY = Buffer.from('{"replay":');
  * any other line that is not what was written. A file that is not there has no calls.
  */
 export async function* readCalls(path: string): AsyncGenerator<Call> {
+  for await (const { call } of readLog(path, (decoder, line) => {
+    const call = decoder.decode(line);
+    return call === null ? null : { call };
+  })) yield call;
+}
+
+/** The same without token arrays, which outweigh everything else: their lengths instead. */
+export function readCallHeads(path: string): AsyncGenerator<{ readonly call: Call; readonly lengths: TokenLengths | null }> {
+  return readLog(path, (decoder, line) => decoder.decodeHead(line));
+}
+
+async function* readLog<Read extends { readonly call: Call }>(path: string, decodeLine: (decoder: CallDecoder, line: string) => Read | null): AsyncGenerator<Read> {
   let file: FileHandle;
   try {
     file = await open(path, "r");
@@ -29,19 +41,19 @@ export async function* readCalls(path: string): AsyncGenerator<Call> {
     }
     const decoder = new CallDecoder();
     for await (const { line, offset } of readLines(file)) {
-      const call = decode(decoder, line, path, offset);
-      if (call === null) continue;
-      const again = replays.get(call.number);
-      yield again === undefined ? call : { ...call, replays: call.replays + again };
+      const read = decode(() => decodeLine(decoder, line.toString("utf8")), path, offset);
+      if (read === null) continue;
+      const again = replays.get(read.call.number);
+      yield again === undefined ? read : { ...read, call: { ...read.call, replays: read.call.replays + again } };
     }
   } finally {
     await file.close();
   }
 }
 
-function decode(decoder: CallDecoder, line: Buffer, path: string, offset: number): Call | null {
+function decode<Read>(work: () => Read, path: string, offset: number): Read {
   try {
-    return decoder.decode(line.toString("utf8"));
+    return work();
   } catch (error) {
     if (error instanceof MwError) throw error;
     throw new MwError("corrupt", `${path} is damaged at byte ${offset}: ${messageOf(error)}`, {

@@ -65,6 +65,29 @@ describe("buildSamples", () => {
     expect(ledger.trained).toBe(lengthOf(session.calls));
   });
 
+  it("does not train what a branch inherited, nor counts it, whatever it does with it", () => {
+    const session = new SimulatedSession("inherited");
+    const history = play(session, HEAD, 2);
+    // A side branch of the parent's alone, which is no sample here.
+    session.call({ messages: history, answer: [text("thrown away")] });
+    const inherited = session.calls.length;
+    const own = [...history];
+    own.push(session.call({ messages: [...own], answer: [bash("mine")], drift: true }), tool("a"));
+    own.push(session.call({ messages: [...own], answer: [bash("mine too")] }), tool("b"));
+    for (const builder of BUILDERS) {
+      const set = build(session.calls, { builder, inherited });
+      const lost = builder === "realign" ? lengthOf(session.calls.slice(inherited, inherited + 1)) : 0;
+      expect(set.ledger).toMatchObject({ sampled: lengthOf(session.calls.slice(inherited)), trained: lengthOf(session.calls.slice(inherited)) - lost });
+      for (const { calls, lossMask, promptLength, spans } of set.samples) {
+        expect(calls.at(-1)).toBeGreaterThan(inherited);
+        expect(lossMask.indexOf(1)).toBe(promptLength);
+        for (const { origin, call } of spans) if (origin === "trained") expect(call).toBeGreaterThan(inherited);
+      }
+      if (builder === "prefix-merge") expect(set.ledger.masked.inherited).toBeGreaterThanOrEqual(lengthOf(session.calls.slice(0, 2)));
+    }
+    expect(build(session.calls, { builder: "prefix-merge", inherited: session.calls.length })).toMatchObject({ samples: [], ledger: { sampled: 0, trained: 0, tokens: 0 } });
+  });
+
   it("drops what must not be trained, by cause", () => {
     const session = new SimulatedSession("drops");
     const side = { messages: [user("Write a title.")], tools: [], answer: [text("T")] } as const;

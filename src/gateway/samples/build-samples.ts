@@ -12,6 +12,8 @@ export interface SampleOptions {
   readonly maxTokens?: number;
   /** For `realign`: completions shorter than this may be given up; default 1024. */
   readonly realignBelow?: number;
+  /** Calls up to this number were sampled in another rollout, from which this one branched: they are context here. Default 0. */
+  readonly inherited?: number;
 }
 
 export const TRAINED_KINDS: readonly CallKind[] = ["main", "branch", "subagent", "compaction"];
@@ -19,14 +21,14 @@ export const TRAINED_KINDS: readonly CallKind[] = ["main", "branch", "subagent",
 /** Throws `internal` when the account of tokens does not add up. */
 export function buildSamples(calls: readonly Call[], trace: Trace, options: SampleOptions): SampleSet {
   const ledger = emptyLedger();
-  const usable = sortOut(calls, trace, options.kinds ?? TRAINED_KINDS, ledger);
-  const { builder, maxTokens = Infinity } = options;
+  const { builder, maxTokens = Infinity, inherited = 0 } = options;
+  const usable = sortOut(calls, trace, options.kinds ?? TRAINED_KINDS, inherited, ledger);
   const versions = new VersionTable();
   const samples: Sample[] = [];
   const trainedIn = new Set<TokenNode>();
   // What several samples share is trained in the first: in that of the main line, where it is one of them.
-  const leaves = leavesOf(usable, options).toSorted((a, b) => Number(a.kind !== "main") - Number(b.kind !== "main"));
-  for (const leaf of leaves) samples.push(new SampleWriter(pathOf(leaf), trainedIn, versions, maxTokens, ledger).write());
+  const leaves = leavesOf(usable, options).filter(({ call }) => call.number > inherited).toSorted((a, b) => Number(a.kind !== "main") - Number(b.kind !== "main"));
+  for (const leaf of leaves) samples.push(new SampleWriter(pathOf(leaf), { inherited, trainedIn, versions, maxTokens, ledger }).write());
   checkLedger(ledger);
   return { builder, samples, versions: versions.names, ledger };
 }
@@ -39,12 +41,12 @@ function emptyLedger(): Account {
 }
 
 /** The calls that can be trained; the sampled tokens of the others are dropped by cause. */
-function sortOut(calls: readonly Call[], trace: Trace, kinds: readonly CallKind[], ledger: Account): readonly TokenCall[] {
+function sortOut(calls: readonly Call[], trace: Trace, kinds: readonly CallKind[], inherited: number, ledger: Account): readonly TokenCall[] {
   const nodes = new Map(trace.nodes.map((node) => [node.call, node]));
   return calls
     .toSorted((a, b) => a.number - b.number)
     .flatMap((call) => {
-      const sampled = call.tokens?.completionIds.length ?? call.answer?.usage?.completionTokens ?? 0;
+      const sampled = call.number <= inherited ? 0 : (call.tokens?.completionIds.length ?? call.answer?.usage?.completionTokens ?? 0);
       ledger.sampled += sampled;
       const node = nodes.get(call.number);
       const cause = causeOf(call, node?.kind, kinds);
@@ -81,9 +83,19 @@ function pathOf(leaf: TokenNode): readonly TokenNode[] {
   return path;
 }
 
+/** What the samples of one rollout have in common. */
+interface Shared {
+  readonly inherited: number;
+  readonly trainedIn: Set<TokenNode>;
+  readonly versions: VersionTable;
+  readonly maxTokens: number;
+  readonly ledger: Account;
+}
+
 /** Writes one sample: the sequence of its last call, in which every call before it has its place. */
 class SampleWriter {
   readonly #path: readonly TokenNode[];
+  readonly #inherited: number;
   readonly #trainedIn: Set<TokenNode>;
   readonly #versions: VersionTable;
   readonly #ledger: Account;
@@ -92,8 +104,9 @@ class SampleWriter {
   readonly #spans: Span[] = [];
   #sharedLength = 0;
 
-  constructor(path: readonly TokenNode[], trainedIn: Set<TokenNode>, versions: VersionTable, maxTokens: number, ledger: Account) {
+  constructor(path: readonly TokenNode[], { inherited, trainedIn, versions, maxTokens, ledger }: Shared) {
     this.#path = path;
+    this.#inherited = inherited;
     this.#trainedIn = trainedIn;
     this.#versions = versions;
     this.#ledger = ledger;
@@ -138,11 +151,15 @@ class SampleWriter {
     const end = promptIds.length + completionIds.length;
     if (next !== undefined && !next.exact) {
       // The harness's spelling may be longer or shorter; it is part of what the next call was asked. The answer itself is in no sample, unless another line holds it.
-      if (!this.#trainedIn.has(node) && node.children.every(({ exact }) => !exact)) {
+      if (node.call.number > this.#inherited && !this.#trainedIn.has(node) && node.children.every(({ exact }) => !exact)) {
         this.#trainedIn.add(node);
         this.#ledger.dropped.realigned += completionIds.length;
       }
       this.#add(Math.min(end, next.tokens.promptIds.length), node, "realigned");
+      return;
+    }
+    if (node.call.number <= this.#inherited) {
+      this.#add(end, node, "inherited");
       return;
     }
     if (this.#trainedIn.has(node)) {

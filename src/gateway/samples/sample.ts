@@ -19,8 +19,11 @@ export type Builder = (typeof BUILDERS)[number];
 export const DROP_CAUSES = ["incomplete", "no_tokens", "no_logprobs", "kind", "realigned", "too_long"] as const;
 export type DropCause = (typeof DROP_CAUSES)[number];
 
-/** Why tokens of a sample have mask 0: `context` nobody sampled them there; `shared` they are trained in an earlier sample; `realigned` see the builder. */
-export const MASK_CAUSES = ["context", "shared", "realigned"] as const;
+/**
+ * Why tokens of a sample have mask 0: `context` nobody sampled them there; `shared` they are trained in an earlier sample; `realigned` see the builder; `inherited` they were sampled
+ * before this rollout branched from another one, whose samples train them.
+ */
+export const MASK_CAUSES = ["context", "shared", "realigned", "inherited"] as const;
 export type MaskCause = (typeof MASK_CAUSES)[number];
 
 /** A part of a sample with one origin. `call` is the call that sampled it, or whose prompt first held it. */
@@ -54,7 +57,7 @@ export interface Sample {
 }
 
 export interface Ledger {
-  /** Tokens that the engine sampled in all calls of the session. */
+  /** Tokens that the engine sampled in all calls of the session; those of inherited calls count where they were sampled. */
   readonly sampled: number;
   readonly trained: number;
   readonly dropped: Readonly<Record<DropCause, number>>;

@@ -9,7 +9,7 @@ import { createServer as createSocketServer, type AddressInfo, type Server, type
 import { MwError } from "../../core/errors.ts";
 import { LIMITS } from "../../core/limits.ts";
 import { Handler, type HandlerOptions } from "./handler.ts";
-import { readPreface } from "./preface.ts";
+import { readPreface } from "../../sandbox/service-preface.ts";
 
 /** Connections that wait to be accepted; the kernel's own limit is the same on most hosts. */
 const BACKLOG = 4096;

@@ -9,6 +9,7 @@ export class AnswerSoFar {
   /** Pieces, which are tokens as a rule. */
   #pieces = 0;
   #chars = 0;
+  #restarts = 0;
   /** A reasoning block that its signature has closed. */
   #sealed = false;
 
@@ -22,6 +23,20 @@ export class AnswerSoFar {
 
   get chars(): number {
     return this.#chars;
+  }
+
+  /** How often it began anew. */
+  get restarts(): number {
+    return this.#restarts;
+  }
+
+  /** Forgets what came: an attempt that failed. */
+  clear(): void {
+    this.#restarts++;
+    this.#blocks.length = 0;
+    this.#pieces = 0;
+    this.#chars = 0;
+    this.#sealed = false;
   }
 
   add(delta: Delta): void {

@@ -2,7 +2,7 @@
 import { LIMITS } from "../../core/limits.ts";
 import type { Runtime } from "../../core/runtime.ts";
 import { GatewayFailure, messageForRecord, type FailureKind } from "../failure.ts";
-import type { CallStatus } from "../call.ts";
+import type { Call, CallStatus } from "../call.ts";
 import type { SessionBudgets, SessionTotals } from "../session.ts";
 
 /** Not the harness's doing: they cost it nothing of its budget of calls, and say why it failed. */
@@ -13,6 +13,7 @@ export interface CallEnd {
   readonly failure: GatewayFailure | null;
   readonly promptTokens: number;
   readonly completionTokens: number;
+  readonly policyVersions: readonly string[];
 }
 
 export class Budget {
@@ -22,6 +23,7 @@ export class Budget {
   #counts: Record<CallStatus, number> = { complete: 0, incomplete: 0, failed: 0 };
   #promptTokens = 0;
   #completionTokens = 0;
+  readonly #policyVersions = new Set<string>();
   #inFlight = 0;
   #spared = 0;
   #troubles = 0;
@@ -55,10 +57,11 @@ export class Budget {
     if (this.#inFlight++ === 0) this.#busySince = this.#runtime.monotonic();
   }
 
-  end({ status, failure, promptTokens, completionTokens }: CallEnd): void {
+  end({ status, failure, promptTokens, completionTokens, policyVersions }: CallEnd): void {
     this.#counts[status]++;
     this.#promptTokens += promptTokens;
     this.#completionTokens += completionTokens;
+    for (const version of policyVersions) if (this.#policyVersions.size < LIMITS.policyVersionsOfRollout) this.#policyVersions.add(version);
     if (failure !== null && NOT_ITS_DOING.has(failure.kind)) {
       this.#lastFailure = { kind: failure.kind, message: messageForRecord(failure) };
       this.#troubles++;
@@ -68,6 +71,14 @@ export class Budget {
       this.#lastFailure = null;
     }
     if (--this.#inFlight === 0) this.#modelMs += this.#runtime.monotonic() - this.#busySince;
+  }
+
+  /** A call of an earlier session counts as if it had been one of this. */
+  carry({ status, failure, answer, tokens }: Call): void {
+    this.#counts[status]++;
+    if (failure !== null && NOT_ITS_DOING.has(failure.kind)) this.#spared++;
+    this.#promptTokens += answer?.usage?.promptTokens ?? tokens?.promptIds.length ?? 0;
+    this.#completionTokens += answer?.usage?.completionTokens ?? tokens?.completionIds.length ?? 0;
   }
 
   /** Tokens that one more answer may have; null: no limit. */
@@ -92,6 +103,7 @@ export class Budget {
       ...this.#counts,
       promptTokens: this.#promptTokens,
       completionTokens: this.#completionTokens,
+      policyVersions: [...this.#policyVersions],
       modelMs: this.#modelMs + (this.#inFlight > 0 ? this.#runtime.monotonic() - this.#busySince : 0),
       // An agent that ends with its last call has not missed another.
       exhausted: this.#refused ?? (this.#exhausted() === "calls" ? null : this.#exhausted()),

@@ -9,14 +9,15 @@ import { MwError } from "../../core/errors.ts";
 import { newId, type SessionId } from "../../core/ids.ts";
 import { LIMITS } from "../../core/limits.ts";
 import type { Runtime } from "../../core/runtime.ts";
+import type { CallBoard } from "../call-board.ts";
 import type { Call, CallStatus } from "../call.ts";
 import type { Delta, Sampling, TurnRequest } from "../conversation.ts";
 import { GatewayFailure, internalFailure, messageForRecord } from "../failure.ts";
 import type { GatewaySession, SessionOptions, SessionTotals } from "../session.ts";
-import type { PolicyGate } from "../policy-gate.ts";
 import { conversationFacts } from "../trace/message-key.ts";
 import type { Generation, UpstreamFacts } from "../upstreams/upstream.ts";
 import { emptyRecord, type Asked, type AskedBody } from "./asked.ts";
+import { AnswerSoFar } from "./answer-so-far.ts";
 import { Budget } from "./budget.ts";
 import { Exchange, type DeltaListener, type ExchangeFacts } from "./exchange.ts";
 import { Replays } from "./replays.ts";
@@ -31,7 +32,8 @@ export interface Hearing {
 export interface SessionSurroundings {
   readonly runtime: Runtime;
   readonly facts: UpstreamFacts;
-  readonly policy: PolicyGate;
+  /** Shows its calls; absent where nobody can look. */
+  readonly board: CallBoard | undefined;
   /** Told once, when nothing more is accepted. */
   readonly onClosing: () => void;
 }
@@ -66,6 +68,10 @@ export class Session implements GatewaySession {
     this.#around = around;
     this.#budget = new Budget(options.budgets, around.runtime);
     this.#replays = new Replays(around.runtime);
+    for (const call of options.earlier ?? []) {
+      this.#budget.carry(call);
+      if (call.tokens !== null && call.answer !== null) this.#history.add(call.number, call.conversation, call.answer, call.tokens);
+    }
   }
 
   get inFlight(): number {
@@ -107,7 +113,7 @@ export class Session implements GatewaySession {
       // A bug of ours, or of a listener: nobody may wait for ever.
       if (exchange.state !== "running") return;
       const failure = internalFailure(error);
-      this.#budget.end({ status: "failed", failure, promptTokens: 0, completionTokens: 0 });
+      this.#budget.end({ status: "failed", failure, promptTokens: 0, completionTokens: 0, policyVersions: [] });
       this.#running.delete(exchange);
       this.#thinking.delete(exchange);
       exchange.settle({ kind: "failure", failure });
@@ -223,8 +229,13 @@ export class Session implements GatewaySession {
   }
 
   async #run(exchange: Exchange, asked: Asked): Promise<void> {
-    const { runtime, policy } = this.#around;
+    const { runtime, board } = this.#around;
     const { facts } = exchange;
+    const { stream } = asked.request;
+    const { label } = this.options;
+    const shown = stream ? exchange.soFar : new AnswerSoFar();
+    const takeOff = board?.add(label, { number: facts.number, createdAt: facts.createdAt, answer: shown });
+    void exchange.outcome.then(takeOff);
     const startedAt = runtime.monotonic();
     const sampling = this.#sampling(asked.request.sampling);
     let firstDeltaMs: number | null = null;
@@ -237,10 +248,18 @@ export class Session implements GatewaySession {
     let generation: Generation | null = null;
     let failure: GatewayFailure | null = null;
     try {
-      const pass = await policy.enter(exchange.abort.signal);
       const request = { ...asked.request, model: this.options.model, sampling };
-      generation = await this.options.upstream.generate({ request, requestId: facts.id, onDelta: asked.request.stream ? onDelta : null, history: this.#history, signal: exchange.abort.signal });
-      if (generation.tokens !== null) generation = { ...generation, tokens: pass.stamp(generation.tokens) };
+      generation = await this.options.upstream.generate({
+        request,
+        requestId: facts.id,
+        session: this.id,
+        // Over HTTP a client is better told to come back while its answer has no status yet.
+        patient: asked.dialect === "turn",
+        onDelta: stream ? onDelta : null,
+        ...(stream || board?.isWatched(label) !== true ? {} : { progress: shown }),
+        history: this.#history,
+        signal: exchange.abort.signal,
+      });
     } catch (error) {
       failure = this.#failureOf(exchange, error);
     } finally {
@@ -274,6 +293,7 @@ export class Session implements GatewaySession {
       failure,
       promptTokens: answer?.usage?.promptTokens ?? call.tokens?.promptIds.length ?? 0,
       completionTokens: answer?.usage?.completionTokens ?? call.tokens?.completionIds.length ?? exchange.soFar.pieces,
+      policyVersions: call.tokens?.versions.map(([version]) => version) ?? [],
     });
     this.#running.delete(exchange);
     asked.onRecord?.(call);

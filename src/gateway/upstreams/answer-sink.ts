@@ -6,8 +6,14 @@ import { GatewayFailure } from "../failure.ts";
 import { SseParser } from "../sse.ts";
 import { TextSink, type ResponseSink } from "./http.ts";
 import { record } from "./chat/tokens.ts";
+import type { GenerateJob } from "./upstream.ts";
 
 export type OnDelta = ((delta: Delta) => void | Promise<void>) | null;
+
+/** Where the pieces of an answer go: to the harness, to who looks on, or nowhere. */
+export function listenerOf({ onDelta, progress }: Pick<GenerateJob, "onDelta" | "progress">): OnDelta {
+  return onDelta ?? (progress === undefined ? null : (delta) => progress.add(delta));
+}
 
 /** Reads the bodies of one endpoint. Errors are thrown as `GatewayFailure`. */
 export interface AnswerReader<Result> {

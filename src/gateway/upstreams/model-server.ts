@@ -3,7 +3,7 @@ import { MwError } from "../../core/errors.ts";
 import { LIMITS } from "../../core/limits.ts";
 import type { Runtime } from "../../core/runtime.ts";
 import { GatewayFailure } from "../failure.ts";
-import { AnswerSink, type AnswerReader } from "./answer-sink.ts";
+import { AnswerSink, listenerOf, type AnswerReader } from "./answer-sink.ts";
 import { record } from "./chat/tokens.ts";
 import { failureOfConnection, failureOfErrorObject, failureOfStatus } from "./failures.ts";
 import { BrokenConnection, HttpClient, TextSink, type ResponseSink } from "./http.ts";
@@ -51,8 +51,8 @@ export class ModelServer {
    * Asks for one generation. `reset`: the connection had been closed while it was idle, and nothing of a response came; `text`: of an error response, redacted. Rejects the signal's
    * reason, once the generation is ended on the server too.
    */
-  async ask<Result>(base: "root" | "v1", path: string, body: unknown, requestId: string, reader: AnswerReader<Result>, { onDelta, signal }: Pick<GenerateJob, "onDelta" | "signal">): Promise<Asked<Result>> {
-    const sink = new AnswerSink(reader, onDelta);
+  async ask<Result>(base: "root" | "v1", path: string, body: unknown, requestId: string, reader: AnswerReader<Result>, { signal, ...job }: Pick<GenerateJob, "onDelta" | "progress" | "signal">): Promise<Asked<Result>> {
+    const sink = new AnswerSink(reader, listenerOf(job));
     try {
       await this.post(base, path, body, sink, signal);
       if (sink.status < 200 || sink.status > 299) {

@@ -43,13 +43,25 @@ export interface TokenHistory {
   longestPrefix(messages: readonly Message[], tools: readonly ToolDefinition[]): { readonly messages: number; readonly ids: readonly number[] } | null;
 }
 
+export interface AnswerProgress {
+  add(delta: Delta): void;
+  /** The attempt has failed; the next one begins anew. */
+  clear(): void;
+}
+
 export interface GenerateJob {
   /** With the sampling that is to be used. `model` is the upstream's name of the model. */
   readonly request: TurnRequest;
   /** Unique among all calls; sent where the engine takes one, so that the generation can be aborted by it. */
   readonly requestId: string;
+  /** The same for all calls of a session: they go to one endpoint where there are several, which has their beginning in its cache. */
+  readonly session?: string;
+  /** Waits as long as it takes for a policy that is being updated, instead of being told to come back. */
+  readonly patient?: boolean;
   /** Null: the harness does not stream, and the upstream need not. Awaited: a slow harness slows the engine. */
   readonly onDelta: ((delta: Delta) => void | Promise<void>) | null;
+  /** Where `onDelta` is null: hears the pieces all the same, of every attempt, although none of them is given out. */
+  readonly progress?: AnswerProgress;
   readonly history: TokenHistory | null;
   readonly signal: AbortSignal;
 }

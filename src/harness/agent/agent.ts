@@ -29,10 +29,11 @@ export function agent(name: AgentName, options: AgentOptions = {}): Harness {
     name,
     version: "1",
     needsModel: true,
+    continues: true,
     settings: { retries, ...(fixed ?? { drawn: true, ...changes }) },
     run: async (context) => {
       const setup = fixed ?? { ...drawSetup(context.seed), ...changes };
-      if (fixed === null) await context.recorder.drawn(setup);
+      if (fixed === null && (context.continuity?.from ?? null) === null) await context.recorder.drawn(setup);
       return await withDeadline(context, async (bounded) => await new AgentLoop(bounded, setup, retries).run());
     },
   };

@@ -6,6 +6,7 @@
  * - Each call is in the log before its tool calls run; each command before the model sees its output.
  * - The history only grows, except where the setup's history rule says otherwise: what the model said goes back as it came, so that the tokens of one call extend those of the
  *   call before it. The one exception are tool arguments that are no JSON object, which chat templates cannot render: they go back wrapped as one.
+ * - Where its continuity is kept, messages and the begin of each tool call are in the history before they count; a loop that goes on from there asks what it would have asked.
  */
 import { MwError } from "../../core/errors.ts";
 import { LIMITS } from "../../core/limits.ts";
@@ -13,6 +14,7 @@ import { seededRandom } from "../../core/runtime.ts";
 import type { Call } from "../../gateway/call.ts";
 import { EMPTY_TURN, type Answer, type Message, type ToolCallBlock, type ToolDefinition } from "../../gateway/conversation.ts";
 import type { GatewaySession } from "../../gateway/session.ts";
+import type { LoopState, ResumePoint } from "../continuity.ts";
 import type { HarnessContext, HarnessEnd } from "../harness.ts";
 import { callModel, type ModelCallResult } from "../model-call.ts";
 import { stopOfSignal, type Stop } from "../stop.ts";
@@ -26,6 +28,10 @@ import type { AgentSetup } from "./setup.ts";
 const SUMMARY_ORDER =
   "The conversation is about to be cut off. Write down everything that is needed to carry the task through without it: what was asked, what was found, what was done, what is left. Answer with that text alone.";
 
+/** Of a tool call that had begun in a machine from which it could reach the outside, when that machine was lost. */
+export const NOT_AGAIN =
+  "Error: the machine was lost after this call had begun, and has been put back to what it was before. What the call may have done outside of the machine is not known; it was not carried out again.";
+
 export class AgentLoop {
   readonly #context: HarnessContext;
   readonly #setup: AgentSetup;
@@ -38,6 +44,8 @@ export class AgentLoop {
   #completionTokens = 0;
   #modelMs = 0;
   #toolMs = 0;
+  /** Tool calls of the next answer that must not begin again. */
+  #begun: ReadonlySet<number> = new Set();
 
   constructor(context: HarnessContext, setup: AgentSetup, retries: number) {
     this.#context = context;
@@ -62,10 +70,14 @@ export class AgentLoop {
     if (session === null) throw new MwError("usage", "The harness needs a model.", { fix: "Add --upstream URL and --model NAME." });
     const hands = await Hands.open(this.#context);
     const tools = this.#setup.protocol === "tools" ? this.#setup.faces.map((face) => this.#definition(face, hands.shellKind)) : [];
-    for (const message of this.#opening()) await this.#say(message);
+    const from = this.#context.continuity?.from ?? null;
+    let answered = from?.answered ?? null;
+    if (from === null) for (const message of this.#opening()) await this.#say(message);
+    else this.#goOn(from);
     while (this.#turns < budgets.turns) {
       if (this.#conversationBytes > LIMITS.conversationBytes) return { stopReason: "context_overflow", detail: `The conversation is larger than ${LIMITS.conversationBytes} bytes.` };
-      const called = await this.#call(session, this.#messages, tools);
+      const called = answered === null ? await this.#call(session, this.#messages, tools) : this.#known(answered);
+      answered = null;
       if (called.kind === "stop") {
         if (called.stop.stopReason === "context_overflow" && (await this.#shorten(session))) continue;
         return called.stop;
@@ -75,8 +87,29 @@ export class AgentLoop {
       if (stop !== null) return stop;
       const { historyTokens } = this.#setup;
       if (historyTokens !== null && (called.answer.usage?.promptTokens ?? 0) > historyTokens) await this.#shorten(session);
+      await this.#context.continuity?.between(this.#state());
     }
     return { stopReason: "turns", detail: `The turn budget of ${budgets.turns} was used up.` };
+  }
+
+  #goOn({ state, messages, begun }: ResumePoint): void {
+    this.#turns = state.turns;
+    this.#promptTokens = state.promptTokens;
+    this.#completionTokens = state.completionTokens;
+    this.#modelMs = state.modelMs;
+    this.#toolMs = state.toolMs;
+    this.#begun = begun;
+    this.#remember(messages);
+  }
+
+  /** A call that was made and recorded before its loop died. */
+  #known(call: Call): ModelCallResult {
+    const { answer } = call;
+    if (answer === null) throw new MwError("internal", "a complete call without an answer");
+    this.#promptTokens += answer.usage?.promptTokens ?? 0;
+    this.#completionTokens += answer.usage?.completionTokens ?? 0;
+    this.#modelMs += call.durationMs;
+    return { kind: "answer", call, answer };
   }
 
   #opening(summary?: string): readonly Message[] {
@@ -119,28 +152,32 @@ export class AgentLoop {
     const fenced = protocol === "tools" ? null : fencedCommand(textOf(answer.blocks));
     const stop = stopOf(answer, call, calls.length > 0 || (fenced !== null && fenced.kind !== "none"));
     if (stop !== null) return stop;
-    if (fenced === null) return await this.#answerCalls(hands, calls);
-    const text = await this.#carryOut(hands, fenced.kind === "command" ? { kind: "action", action: { tool: "shell", command: fenced.command } } : { kind: "invalid", why: fenced.kind === "invalid" ? fenced.why : "" });
+    if (fenced === null) return await this.#answerCalls(hands, call, calls);
+    const text = await this.#carryOut(hands, { call: call.number, index: 0 }, fenced.kind === "command" ? { kind: "action", action: { tool: "shell", command: fenced.command } } : { kind: "invalid", why: fenced.kind === "invalid" ? fenced.why : "" });
+    this.#begun = new Set();
     await this.#say({ role: "user", content: [{ type: "text", text }] });
     return null;
   }
 
   /** The tool calls of one answer, in order. */
-  async #answerCalls(hands: Hands, calls: readonly ToolCallBlock[]): Promise<Stop | null> {
+  async #answerCalls(hands: Hands, { number }: Call, calls: readonly ToolCallBlock[]): Promise<Stop | null> {
     for (const [index, call] of calls.entries()) {
       const read: ReadCall =
         index < LIMITS.toolCallsPerTurn ? readCall(this.#setup.faces, call) : { kind: "invalid", why: `At most ${LIMITS.toolCallsPerTurn} tool calls of one answer are carried out.` };
       if (read.kind === "action" && read.action.tool === "finish") return { stopReason: "finished", detail: "The model said that it was done." };
-      const text = await this.#carryOut(hands, read);
+      const text = await this.#carryOut(hands, { call: number, index }, read);
       await this.#say({ role: "tool", callId: call.id, name: call.name, content: [{ type: "text", text }], isError: false });
     }
+    this.#begun = new Set();
     return null;
   }
 
-  async #carryOut(hands: Hands, read: ReadCall): Promise<string> {
-    const { runtime, signal } = this.#context;
+  async #carryOut(hands: Hands, at: { readonly call: number; readonly index: number }, read: ReadCall): Promise<string> {
+    const { runtime, signal, continuity } = this.#context;
     signal.throwIfAborted();
     if (read.kind === "invalid") return `Error: ${read.why}`;
+    if (this.#begun.has(at.index)) return NOT_AGAIN;
+    await continuity?.acting(at.call, at.index);
     const startedAt = runtime.monotonic();
     const text = await hands.act(read.action);
     this.#toolMs += runtime.monotonic() - startedAt;
@@ -157,7 +194,7 @@ export class AgentLoop {
         const shorter = trimmed(this.#messages);
         if (shorter === null) return false;
         await this.#context.recorder.note("The history grew too long: older outputs are left out.");
-        this.#replace(shorter);
+        await this.#replace(shorter);
         return true;
       }
       case "summarise":
@@ -175,14 +212,19 @@ export class AgentLoop {
       const summary = textOf(called.answer.blocks);
       if (summary.trim() === "") return false;
       await this.#context.recorder.note("The history grew too long: it goes on from a summary.");
-      this.#replace([]);
+      await this.#replace([]);
       for (const message of this.#opening(summary)) await this.#say(message);
       return true;
     }
     return false;
   }
 
-  #replace(messages: readonly Message[]): void {
+  async #replace(messages: readonly Message[]): Promise<void> {
+    await this.#context.continuity?.replaced(messages);
+    this.#remember(messages);
+  }
+
+  #remember(messages: readonly Message[]): void {
     this.#messages = [...messages];
     this.#conversationBytes = messages.reduce((sum, message) => sum + sizeOf(message), 0);
   }
@@ -190,11 +232,16 @@ export class AgentLoop {
   async #say(message: Message): Promise<void> {
     this.#messages.push(message);
     this.#conversationBytes += sizeOf(message);
+    await this.#context.continuity?.said(message);
     await this.#context.recorder.message({ at: new Date(this.#context.runtime.now()).toISOString(), ...recordOf(message) });
   }
 
+  #state(): LoopState {
+    return { turns: this.#turns, promptTokens: this.#promptTokens, completionTokens: this.#completionTokens, modelMs: this.#modelMs, toolMs: this.#toolMs };
+  }
+
   #end(stop: Stop): HarnessEnd {
-    return { ...stop, turns: this.#turns, promptTokens: this.#promptTokens, completionTokens: this.#completionTokens, modelMs: this.#modelMs, toolMs: this.#toolMs };
+    return { ...stop, ...this.#state() };
   }
 }
 

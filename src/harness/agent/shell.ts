@@ -69,7 +69,7 @@ export class AgentShell {
     this.#kind = kind;
   }
 
-  /** Rejects `invalid_image` when the image has no shell. */
+  /** In a machine that goes on from a checkpoint the shell does too. Rejects `invalid_image` when the image has no shell. */
   static async open(context: HarnessContext): Promise<AgentShell> {
     const { sandbox, signal, user, workdir } = context;
     const probe = await sandbox.run({
@@ -86,8 +86,9 @@ export class AgentShell {
     if (probe.code !== 0 || !/^\/[^\n]{0,255}$/.test(path)) {
       throw new MwError("invalid_image", "The bash harness found no shell in the image: /bin/sh does not run.", { fix: "Use an image with /bin/sh, or another harness." });
     }
-    await sandbox.files.remove(STATE);
-    await sandbox.files.mkdir(STATE, { mode: 0o700, owner: user ?? sandbox.spec.user ?? (sandbox.spec.root.user || "0:0") });
+    const goesOn = (context.continuity?.from ?? null) !== null && (await sandbox.files.stat(STATE)) !== null;
+    if (!goesOn) await sandbox.files.remove(STATE);
+    if (!goesOn) await sandbox.files.mkdir(STATE, { mode: 0o700, owner: user ?? sandbox.spec.user ?? (sandbox.spec.root.user || "0:0") });
     return new AgentShell(context, path, path.endsWith("/bash") ? "bash" : "sh");
   }
 

@@ -9,6 +9,7 @@ import type { Sample, SampleSet } from "../../gateway/samples/sample.ts";
 import { turnOf } from "../../gateway/trace/turn-of-call.ts";
 import { buildTrace, type Trace } from "../../gateway/trace/trace.ts";
 import { rolloutDirectory } from "../../store/run-directory.ts";
+import { readParent, type Parent } from "../checkpoint/parent.ts";
 import type { RolloutState } from "../rollout-state.ts";
 import type { RunState } from "../run-state.ts";
 import type { SampleFacts, SampleRow } from "./sample-row.ts";
@@ -17,6 +18,8 @@ export interface RolloutTokens {
   readonly calls: readonly Call[];
   readonly trace: Trace;
   readonly set: SampleSet;
+  /** The rollout that it branched from. */
+  readonly parent: Parent | null;
 }
 
 /** What the calls of one rollout come to. Rejects `corrupt` for a damaged log. */
@@ -25,7 +28,8 @@ export async function rolloutTokens(directory: string, options: SampleOptions): 
   for await (const call of readCalls(join(directory, "calls.jsonl"))) calls.push(call);
   const instruction = await readFile(join(directory, "instruction.md"), "utf8").catch(() => undefined);
   const trace = buildTrace(calls, { turnOf, ...(instruction === undefined ? {} : { instruction }) });
-  return { calls, trace, set: buildSamples(calls, trace, options) };
+  const parent = await readParent(directory);
+  return { calls, trace, set: buildSamples(calls, trace, { ...options, inherited: parent?.calls ?? 0 }), parent };
 }
 
 /** Recorded rollouts in the order of the plan. */
@@ -36,9 +40,13 @@ export async function* sampleRows(home: string, state: RunState, options: Sample
     for (const rollout of rollouts) {
       if (rollout.phase !== "recorded" || (options.scoredOnly && rollout.outcome !== "scored")) continue;
       const { set } = await rolloutTokens(rolloutDirectory(home, run, rollout.rollout), options);
-      for (const [segment, sample] of set.samples.entries()) yield { facts: factsOf(run, rollout, set, sample, segment), arrays: sample };
+      yield* rowsOf(run, rollout, set);
     }
   }
+}
+
+export function rowsOf(run: RunId, rollout: RolloutState, set: SampleSet): readonly SampleRow[] {
+  return set.samples.map((sample, segment) => ({ facts: factsOf(run, rollout, set, sample, segment), arrays: sample }));
 }
 
 function factsOf(run: RunId, rollout: RolloutState, { builder, samples, versions }: SampleSet, sample: Sample, segment: number): SampleFacts {

@@ -9,9 +9,10 @@ import { join } from "node:path";
 import { messageOf, MwError } from "../../core/errors.ts";
 import { LIMITS } from "../../core/limits.ts";
 import type { Runtime } from "../../core/runtime.ts";
-import type { NetworkMode, RootFilesystem, Sandbox, SandboxBackend, SandboxSpec, Workspace, WorkspaceRef } from "../../sandbox/sandbox.ts";
+import type { RootFilesystem, Sandbox, SandboxBackend, SandboxSpec, Workspace, WorkspaceRef } from "../../sandbox/sandbox.ts";
 import { treeDigest } from "../digest.ts";
 import { expandPlaceholders } from "../placeholders.ts";
+import { changeNetwork, networkSpec, type PhaseNetwork } from "../network.ts";
 import type { Task, TaskEnvironment, TaskStep, TaskVerifier, Verdict } from "../task.ts";
 import { agentCaused, agentCausedInPlace, brokenOutcome } from "./agent-caused.ts";
 import { cleanWorkspace } from "./clean-workspace.ts";
@@ -48,7 +49,8 @@ export interface VerifyRequest {
   readonly root: RootFilesystem;
   /** Host directory of the rollout or step: `verifier/` is made in it. Null: nothing is kept. */
   readonly directory: string | null;
-  readonly network: NetworkMode;
+  /** Of the machine that the tests run in, and of the pristine one. Null: as the agent's machine is, for tests that run in that and declare nothing. */
+  readonly network: PhaseNetwork | null;
   readonly timeoutMultiplier: number;
   readonly signal: AbortSignal;
   /** Verifies in another mode than the task's own, to compare them. */
@@ -133,15 +135,13 @@ class Verification {
     const tests = await readTestFiles(task, this.#step);
     await (this.#request.workspace === undefined ? sandbox.killProcesses() : sandbox.kill());
     signal.throwIfAborted();
-    const workspace = this.#request.workspace ?? (await sandbox.seal());
+    const workspace = this.#request.workspace ?? (await sandbox.seal().catch(returned));
+    if (workspace instanceof MwError) return { verdict: await this.#judge(root, tests, () => Promise.reject(workspace), await this.#testRun(root, task.environment, tests, false), noEvidence()), workspace: null };
     let kept = false;
     try {
       const archived = await archiveWorkspace(workspace, this.#request.workspaceArchive, signal);
       const facts = { task, root, image: this.#image(root), agentOwns: this.#settings.agentOwns, instruction: this.#instruction() };
-      const clean = await cleanWorkspace(workspace, facts).catch((error: unknown) => {
-        if (agentCaused(error)) return error;
-        throw error;
-      });
+      const clean = await cleanWorkspace(workspace, facts).catch(returned);
       if (clean instanceof MwError) {
         const verdict = await this.#judge(root, tests, () => Promise.reject(clean), await this.#testRun(root, task.environment, tests, false), { ...noEvidence(), notes: archived });
         kept = keepWorkspace === true;
@@ -192,7 +192,10 @@ class Verification {
       throw error;
     });
     const run = { ...(await this.#testRun(root, task.environment, tests, true)), services: [], killAfter: false };
-    const evidence: Evidence = { ...noEvidence(), restored: hardened.restored, removed: hardened.removed, notes: hardened.notes };
+    const { network } = this.#request;
+    const changed = network === null || changeNetwork(sandbox, network);
+    const notes = changed ? hardened.notes : [...hardened.notes, `the tests ran in the agent's machine with its network, ${networkOf(sandbox).mode}, although they declare ${network.mode}: it cannot change to that`];
+    const evidence: Evidence = { ...noEvidence(), restored: hardened.restored, removed: hardened.removed, notes };
     const attempt = async (): Promise<TestOutcome> => {
       if ("failure" in hardened) throw hardened.failure;
       return this.#keepLogs(sandbox, await runTests(sandbox, run));
@@ -266,7 +269,7 @@ class Verification {
       for (const { path, content } of setup.editable ?? []) await machine.files.write(path, content, { mode: 0o644, owner: "0:0" });
       if (setup.refreshLoaderCache === true) await refreshLoaderCache(machine, this.#image(root), signal);
       const outcome = await runTests(machine, run);
-      const all = { ...outcome, notes: [...notes, ...outcome.notes] };
+      const all = { ...outcome, notes: [...notes, ...outcome.notes, ...refusalNotes(machine)] };
       return setup.keepLogs === false ? all : await this.#keepLogs(machine, all);
     } finally {
       await machine.kill();
@@ -282,7 +285,7 @@ class Verification {
       ...(environment.memoryBytes === null ? {} : { memoryBytes: environment.memoryBytes }),
       ...(environment.diskBytes === null ? {} : { diskBytes: environment.diskBytes }),
       ...(sandbox.spec.pids === undefined ? {} : { pids: sandbox.spec.pids }),
-      network,
+      ...networkSpec(network ?? networkOf(sandbox)),
       env: expandPlaceholders(environment.env, this.#options.lookupEnv, "[environment.env]"),
       workdir: this.#workdir(root, environment),
       labels: { ...sandbox.spec.labels, role: "verifier" },
@@ -356,6 +359,22 @@ class Verification {
     // Later steps build on what earlier instructions asked for.
     return task.steps.length === 0 ? task.instruction : task.steps.map(({ instruction }) => instruction).join("\n");
   }
+}
+
+/** As it is at this moment. */
+function networkOf({ spec, egress }: Sandbox): PhaseNetwork {
+  return { mode: spec.network ?? "none", allow: egress?.report().allow ?? [] };
+}
+
+/** Tests that were refused something fail for that reason, which their output may not say. */
+function refusalNotes({ egress }: Sandbox): readonly string[] {
+  return (egress?.report().refusals ?? []).slice(0, 20).map(({ message, count }) => `the network refused the verifier ${count} times: ${message}`);
+}
+
+/** What the agent caused is judged, everything else thrown on. */
+function returned(error: unknown): MwError {
+  if (agentCaused(error)) return error;
+  throw error;
 }
 
 /**

@@ -4,6 +4,7 @@ import type { TurnRequest } from "../../conversation.ts";
 import { GatewayFailure } from "../../failure.ts";
 import { failureOfConnection, failureOfStatus } from "../failures.ts";
 import { BrokenConnection, TextSink } from "../http.ts";
+import { listenerOf } from "../answer-sink.ts";
 import { jsonOrNull, ModelServer, type Asked, type ModelServerOptions } from "../model-server.ts";
 import { probeRequest } from "../probe-request.ts";
 import type { UpstreamSpec } from "../spec.ts";
@@ -39,7 +40,7 @@ export class ChatUpstream implements Upstream {
 
   async generate(job: GenerateJob): Promise<Generation> {
     const memory = this.#memory(job.request.model);
-    const { answer, tokens, upstreamId, notes } = await this.#generate(job, job.onDelta !== null && !memory.wholeOnly);
+    const { answer, tokens, upstreamId, notes } = await this.#generate(job, listenerOf(job) !== null && !memory.wholeOnly);
     return { answer, tokens, upstreamId, notes };
   }
 

@@ -31,6 +31,7 @@ export class TokenGeneration {
   /** Versions of earlier requests of this answer, and of the one that runs. */
   #versions: (readonly [string, number])[] = [];
   #runVersions: readonly (readonly [string, number])[] = [];
+  #runStart = 0;
   readonly #shown: TokenLogprob[] = [];
   #finish: TokenPiece["finish"] = null;
   #stopString: string | null = null;
@@ -62,6 +63,7 @@ export class TokenGeneration {
     let begun = false;
     this.#finish = null;
     this.#runVersions = [];
+    this.#runStart = this.#ids.length;
     const take = (body: unknown): void => {
       const fields = record(body);
       if (fields["error"] !== undefined && fields["error"] !== null) throw fail(fields["error"]);
@@ -89,10 +91,27 @@ export class TokenGeneration {
       end: () => {
         if (!ended()) throw new GatewayFailure(begun ? "truncated" : "upstream", begun ? "The model server's answer broke off before its end." : "The model server's stream ended without an answer.");
         if (this.#finish === "error") throw new GatewayFailure("upstream", "The model server ended the generation by itself.");
-        this.#versions.push(...this.#runVersions);
-        this.#runVersions = [];
       },
     };
+  }
+
+  /**
+   * After each request, also one that broke off: its tokens keep the versions that the server gave them. `version` is that of tokens of which the server says nothing, or nothing
+   * that is a version of a policy; null where there is no policy, so that whatever the server says holds.
+   */
+  endRun(version: string | null): void {
+    const count = this.#ids.length - this.#runStart;
+    const said = this.#runVersions.reduce((sum, [, of]) => sum + of, 0);
+    const known = said >= count && (version === null || this.#runVersions.every(([name]) => isPolicyVersion(name)));
+    if (known) this.#versions.push(...upTo(this.#runVersions, count));
+    else if (version !== null && count > 0) this.#versions.push([version, count]);
+    this.#runVersions = [];
+    this.#runStart = this.#ids.length;
+  }
+
+  /** Names of the versions so far, in order of their first token. */
+  get versions(): readonly string[] {
+    return [...new Set(this.#versions.map(([version]) => version))];
   }
 
   #add({ ids, logprobs, top, finish, versions, cachedTokens, upstreamId }: TokenPiece): void {
@@ -181,4 +200,19 @@ export class TokenGeneration {
     const wanted = this.#options.request.logprobs ?? 0;
     return { ...token(id, logprob), top: top.slice(0, wanted).map((one) => token(one.id, one.logprob)) };
   }
+}
+
+/** Versions of a policy are numbers; a server that was never told one says something else. */
+export function isPolicyVersion(name: string): boolean {
+  return /^(0|[1-9]\d{0,9})$/.test(name);
+}
+
+/** The first `count` tokens of runs; what a server counted and did not send is not there. */
+function upTo(runs: CallTokens["versions"], count: number): CallTokens["versions"] {
+  let left = count;
+  return runs.flatMap(([version, of]) => {
+    const taken = Math.min(of, left);
+    left -= taken;
+    return taken === 0 ? [] : [[version, taken] as const];
+  });
 }

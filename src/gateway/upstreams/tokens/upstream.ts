@@ -7,6 +7,7 @@ import { LIMITS } from "../../../core/limits.ts";
 import type { TurnRequest } from "../../conversation.ts";
 import { GatewayFailure } from "../../failure.ts";
 import type { Renderer } from "../../render/renderer.ts";
+import { listenerOf } from "../answer-sink.ts";
 import { ModelServer, type ModelServerOptions } from "../model-server.ts";
 import { probeRequest } from "../probe-request.ts";
 import type { GenerateJob, Generation, Upstream, UpstreamFacts } from "../upstream.ts";
@@ -18,6 +19,34 @@ import type { TokenAsk, TokenWire } from "./wire.ts";
 
 export interface TokensUpstreamOptions extends ModelServerOptions {
   readonly renderer: Renderer;
+}
+
+/** An answer in the making. */
+export interface TokenWork {
+  readonly request: TurnRequest;
+  readonly requestId: string;
+  readonly promptIds: readonly number[];
+  readonly maxTokens: number;
+  readonly notes: string[];
+  readonly generation: TokenGeneration;
+  /** So far. */
+  requests: number;
+}
+
+/** Whether the server gave up before the end, as it does for new weights. */
+export function isUnfinished({ generation, maxTokens }: TokenWork): boolean {
+  return generation.finish === "abort" && generation.ids.length < maxTokens;
+}
+
+export function abortNote({ generation }: TokenWork): string {
+  return `The model server aborted the generation after ${generation.ids.length} tokens; it was resumed from there.`;
+}
+
+export async function finish({ generation, notes }: TokenWork, job: Pick<GenerateJob, "onDelta" | "progress">): Promise<Generation> {
+  const onDelta = listenerOf(job);
+  const { deltas, notes: more, ...rest } = generation.end();
+  if (onDelta !== null) for (const delta of deltas) await onDelta(delta);
+  return { ...rest, notes: [...notes, ...more] };
 }
 
 /** Fields of chat completions that change nothing which is not said otherwise. */
@@ -41,39 +70,41 @@ export class TokensUpstream implements Upstream {
   }
 
   async generate(job: GenerateJob): Promise<Generation> {
-    const { request, requestId, history } = job;
+    const work = this.begin(job);
+    for (let resumes = 0; ; resumes++) {
+      await this.ask(work, job);
+      work.generation.endRun(null);
+      if (!isUnfinished(work)) return await finish(work, job);
+      if (resumes >= LIMITS.generationResumes) throw new GatewayFailure("upstream", `The model server aborted the generation ${resumes + 1} times.`);
+      work.notes.push(abortNote(work));
+      await this.#server.runtime.sleep(Math.min(50 * 2 ** resumes, 5_000), job.signal);
+    }
+  }
+
+  /** Renders the prompt of an answer that may take several requests, not all of them to this server. */
+  begin({ request, requestId, history }: GenerateJob): TokenWork {
     refuseUnenforceable(request);
     const prompt = this.#renderer.render(request, history, new Date(this.#server.runtime.now()));
     const { maxTokens, atContext } = this.#room(request, prompt.ids.length);
-    const notes = [...prompt.notes, ...givenUp(request)];
-    const generation = new TokenGeneration({ renderer: this.#renderer, request, requestId, prompt, atContext });
-    for (let resumes = 0; ; resumes++) {
-      const before = generation.ids.length;
-      const ask: TokenAsk = {
-        model: request.model,
-        // No id begins with another: servers abort by the beginning of an id.
-        requestId: resumes === 0 ? requestId : `${resumes}-${requestId}`,
-        promptIds: [...prompt.ids, ...generation.ids],
-        sampling: request.sampling,
-        maxTokens: maxTokens - before,
-        endIds: [...this.#renderer.endIds],
-        topLogprobs: request.logprobs,
-        responseFormat: request.responseFormat,
-        stream: job.onDelta !== null,
-      };
-      await this.#ask(ask, generation, job);
-      if (generation.finish !== "abort" || generation.ids.length >= maxTokens) break;
-      if (resumes >= LIMITS.generationResumes) throw new GatewayFailure("upstream", `The model server aborted the generation ${resumes + 1} times.`);
-      notes.push(`The model server aborted the generation after ${generation.ids.length} tokens; it was resumed from there.`);
-      await this.#server.runtime.sleep(Math.min(50 * 2 ** resumes, 5_000), job.signal);
-    }
-    const { deltas, notes: more, ...rest } = generation.end();
-    if (job.onDelta !== null) for (const delta of deltas) await job.onDelta(delta);
-    return { ...rest, notes: [...notes, ...more] };
+    return { request, requestId, promptIds: prompt.ids, maxTokens, notes: [...prompt.notes, ...givenUp(request)], generation: new TokenGeneration({ renderer: this.#renderer, request, requestId, prompt, atContext }), requests: 0 };
   }
 
-  /** One request, over a new connection where the kept one had been closed, by the first endpoint that the server has. */
-  async #ask(ask: TokenAsk, generation: TokenGeneration, job: Pick<GenerateJob, "onDelta" | "signal">): Promise<void> {
+  /** One request for what is still to be sampled, over a new connection where the kept one had been closed, by the first endpoint that the server has. */
+  async ask(work: TokenWork, job: Pick<GenerateJob, "onDelta" | "progress" | "signal">, model: string = work.request.model): Promise<void> {
+    const { request, generation } = work;
+    const ask: TokenAsk = {
+      model,
+      // No id begins with another: servers abort by the beginning of an id.
+      requestId: work.requests === 0 ? work.requestId : `${work.requests}-${work.requestId}`,
+      promptIds: [...work.promptIds, ...generation.ids],
+      sampling: request.sampling,
+      maxTokens: work.maxTokens - generation.ids.length,
+      endIds: [...this.#renderer.endIds],
+      topLogprobs: request.logprobs,
+      responseFormat: request.responseFormat,
+      stream: listenerOf(job) !== null,
+    };
+    work.requests += 1;
     let reconnected = false;
     for (;;) {
       const [wire, ...others] = this.#wires;

@@ -106,11 +106,15 @@ async function feed(exec: NativeExec, stdin: Uint8Array | string, more: boolean)
 /** The client's half of one exec. */
 export class NativeExec implements Exec {
   readonly id: ExecId;
+  pid: number | null = null;
   readonly exit: Promise<ExecExit>;
   /** Resolves once the command runs or is known not to be executable. `attached`: it had been started before. */
   readonly started: Promise<{ readonly attached: boolean }>;
-  readonly #connection: InitConnection;
-  readonly #ref: number;
+  #connection: InitConnection;
+  #ref: number;
+  /** Set while it changes from one connection to another: what is to be sent waits. */
+  #standing: { readonly over: Promise<void>; readonly end: () => void } | null = null;
+  #moved = false;
   readonly #queue: ExecChunk[] = [];
   /** Offsets per stream: received from init, consumed by the reader, acknowledged to init. */
   readonly #offsets = { stdout: { received: 0, consumed: 0, acknowledged: 0 }, stderr: { received: 0, consumed: 0, acknowledged: 0 } };
@@ -143,8 +147,41 @@ export class NativeExec implements Exec {
     // Whoever awaits them sees the rejection; nobody has to.
     this.exit.catch(() => undefined);
     this.started.catch(() => undefined);
-    this.#ref = connection.open({ frame: (frame) => this.#receive(frame), lost: (error) => this.#lost(error) });
+    this.#ref = this.#open(connection);
     connection.send(request, this.#ref, fields);
+  }
+
+  #open(connection: InitConnection): number {
+    return connection.open({ frame: (frame) => this.#receive(frame), lost: (error) => this.#lost(error), stand: () => this.#stand(), move: (to) => this.#move(to) });
+  }
+
+  async #stand(): Promise<void> {
+    if (this.#standing === null) {
+      let end = (): void => undefined;
+      const over = new Promise<void>((resolve) => (end = resolve));
+      this.#standing = { over, end };
+    }
+    await this.started.catch(() => undefined);
+  }
+
+  /** Init knows the exec by its id, and sends again what lies behind the offset. */
+  #move(to: InitConnection): void {
+    this.#connection.release(this.#ref);
+    this.#connection = to;
+    this.#moved = true;
+    this.#ref = this.#open(to);
+    const { stdout, stderr } = this.#offsets;
+    to.send(INIT.attach, this.#ref, [[TAG.id, this.id], [TAG.stdout, stdout.received], [TAG.stderr, stderr.received]]);
+  }
+
+  #goOn(): void {
+    this.#standing?.end();
+    this.#standing = null;
+  }
+
+  /** Between two connections nothing can be sent. */
+  async #steady(): Promise<void> {
+    while (this.#standing !== null) await this.#standing.over;
   }
 
   get output(): AsyncIterable<ExecChunk> {
@@ -173,20 +210,24 @@ export class NativeExec implements Exec {
 
   async closeStdin(): Promise<void> {
     await this.#stdinTail;
+    await this.#steady();
     this.#connection.send(INIT.stdin, this.#ref, [[TAG.eof, 1]]);
   }
 
   async kill(signal: NodeJS.Signals = "SIGKILL"): Promise<void> {
+    await this.#steady();
     if (this.#ended) return;
     if (signal === "SIGKILL") await this.#connection.request(INIT.kill, [[TAG.id, this.id]]);
     else await this.#connection.request(INIT.signal, [[TAG.id, this.id], [TAG.signal, constants.signals[signal]]]);
   }
 
   async resize(columns: number, rows: number): Promise<void> {
+    await this.#steady();
     await this.#connection.request(INIT.resize, [[TAG.id, this.id], [TAG.columns, columns], [TAG.rows, rows]]);
   }
 
   async acknowledge(): Promise<void> {
+    await this.#steady();
     await this.#connection.request(INIT.forget, [[TAG.id, this.id]]);
   }
 
@@ -230,7 +271,8 @@ export class NativeExec implements Exec {
   #credit(): void {
     const { stdout, stderr } = this.#offsets;
     const owed = stdout.consumed - stdout.acknowledged + (stderr.consumed - stderr.acknowledged);
-    if (owed < CREDIT_BYTES) return;
+    // Whoever attaches acknowledges by that.
+    if (owed < CREDIT_BYTES || this.#standing !== null) return;
     stdout.acknowledged = stdout.consumed;
     stderr.acknowledged = stderr.consumed;
     this.#connection.send(INIT.credit, this.#ref, [[TAG.stdout, stdout.consumed], [TAG.stderr, stderr.consumed]]);
@@ -242,6 +284,7 @@ export class NativeExec implements Exec {
       while (!this.#inputOver() && this.#stdinSent - this.#stdinTaken + part.length > STDIN_WINDOW_BYTES) {
         await new Promise<void>((resolve) => this.#wake.push(resolve));
       }
+      await this.#steady();
       if (this.#inputOver()) throw new MwError("conflict", "The command no longer reads its input: it has ended or closed it");
       this.#stdinSent += part.length;
       this.#connection.send(INIT.stdin, this.#ref, [[TAG.data, part]]);
@@ -272,9 +315,12 @@ export class NativeExec implements Exec {
 
   #onStarted(frame: Frame): void {
     this.#isStarted = true;
+    this.pid = frame.number(TAG.pid) ?? null;
     for (const [stream, tag] of [["stdout", TAG.stdout], ["stderr", TAG.stderr]] as const) {
       const at = frame.number(tag) ?? 0;
-      this.#offsets[stream] = { received: at, consumed: at, acknowledged: at };
+      const { received, consumed } = this.#offsets[stream];
+      if (this.#moved && at !== received) return this.#connection.fail("output that does not go on where it was");
+      this.#offsets[stream] = { received: at, consumed: this.#moved ? consumed : at, acknowledged: at };
     }
     const attached = frame.number(TAG.attached) === 1;
     if (attached) {
@@ -283,6 +329,7 @@ export class NativeExec implements Exec {
       this.#stdinTaken = this.#stdinSent - STDIN_WINDOW_BYTES;
     }
     this.#resolveStarted({ attached });
+    this.#goOn();
   }
 
   #onOutput(frame: Frame): void {
@@ -310,6 +357,7 @@ export class NativeExec implements Exec {
   #finish(exit: ExecExit): void {
     this.#connection.release(this.#ref);
     this.#ended = exit;
+    this.#goOn();
     this.#resolveExit(exit);
     this.#notify();
   }
@@ -317,6 +365,7 @@ export class NativeExec implements Exec {
   #refused(error: MwError): void {
     this.#connection.release(this.#ref);
     this.#failure = error;
+    this.#goOn();
     this.#rejectStarted(error);
     this.#rejectExit(error);
   }

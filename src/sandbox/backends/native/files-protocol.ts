@@ -11,6 +11,8 @@ export const FILES = {
   download: 9,
   watch: 10,
   ids: 11,
+  connect: 12,
+  scan: 13,
   data: 20,
   end: 21,
   entry: 22,
@@ -35,10 +37,11 @@ export const FILE_TAG = {
   entries: 14,
   recursive: 15,
   bytes: 17,
+  attribute: 18,
 } as const;
 
 /** By number in a frame. `directory-end` closes a directory of a tree. */
 export const KINDS = ["file", "directory", "symlink", "hardlink", "directory-end", "fifo", "socket", "device"] as const;
 export type Kind = (typeof KINDS)[number];
 
-export const EVENTS = ["created", "modified", "removed", "overflow"] as const;
+export const EVENTS = [{ kind: "created" }, { kind: "modified" }, { kind: "removed" }, { kind: "overflow" }, { kind: "modified", cause: "attributes" }, { kind: "removed", cause: "moved" }] as const;

@@ -71,7 +71,7 @@ export class FilesSession {
       return last;
     } catch (error) {
       // The helper reports the stream that a failed sender cut as its own failure: the sender's is the cause.
-      if (sendError instanceof MwError && sendError.code !== "conflict") throw sendError;
+      if (sendError !== null && !(sendError instanceof MwError && sendError.code === "conflict")) throw sendError;
       throw error;
     } finally {
       await this.abandon();

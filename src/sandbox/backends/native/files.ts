@@ -5,16 +5,21 @@
 import { posix } from "node:path";
 import { MwError } from "../../../core/errors.ts";
 import { LIMITS } from "../../../core/limits.ts";
-import type { FileEvent, FileStat, SandboxFiles, SandboxPath, TreeOptions, TreeReport } from "../../sandbox.ts";
+import type { FileEvent, FileStat, SandboxFiles, SandboxPath, TreeOptions, TreeReport, WriteOptions } from "../../sandbox.ts";
 import type { NativeExec } from "./exec.ts";
 import { EVENTS, FILE_TAG, FILES, KINDS } from "./files-protocol.ts";
 import { FilesSession } from "./files-session.ts";
 import { HostTreeWriter, readHostTree } from "./host-tree.ts";
+import { layerItems, removedPaths } from "./layer-items.ts";
 import { decodeItem, encodeItem, Refusals, type TreeEntry, type TreeItem } from "./tree-items.ts";
-import type { FieldList, Frame } from "./wire.ts";
+import { encodeFrame, type FieldList, type Frame } from "./wire.ts";
 
-/** Starts the helper in the machine as a user (empty: root), with stdin open, an empty environment and no output cap. */
-export type StartHelper = (user: string) => Promise<NativeExec>;
+/** Starts the helper in the machine as a user (empty: root), with stdin open, an empty environment and no output cap. `source`: a file in the machine that holds the request. */
+export type StartHelper = (user: string, source?: string) => Promise<NativeExec>;
+
+export interface ScannedEntry extends FileStat {
+  readonly digest: string;
+}
 
 /** Bytes that `read` returns at most when the caller sets no bound. */
 const READ_BYTES = 256 * 1024 * 1024;
@@ -33,12 +38,27 @@ export class NativeFiles implements SandboxFiles {
     return Buffer.concat(frames.filter((frame) => frame.type === FILES.data).map((frame) => frame.bytes(FILE_TAG.data) ?? Buffer.alloc(0)));
   }
 
-  async write(path: SandboxPath, data: Uint8Array | string, options: { readonly mode?: number; readonly owner?: string } = {}): Promise<void> {
+  async *readStream(path: SandboxPath, { user = "" }: { readonly user?: string } = {}): AsyncGenerator<Uint8Array, void, undefined> {
+    const session = await this.#open(FILES.read, [[FILE_TAG.path, path], [FILE_TAG.max, Number.MAX_SAFE_INTEGER]], { user });
+    let whole = false;
+    try {
+      for await (const frame of session.frames()) {
+        if (frame.type === FILES.end) whole = true;
+        else yield frame.bytes(FILE_TAG.data) ?? Buffer.alloc(0);
+      }
+      if (!whole) throw session.cutShort();
+    } finally {
+      await session.abandon();
+    }
+  }
+
+  async write(path: SandboxPath, data: Uint8Array | string | AsyncIterable<Uint8Array>, options: WriteOptions = {}): Promise<void> {
     const owner = await this.#owner(options.owner);
-    const session = await this.#open(FILES.write, [[FILE_TAG.path, path], [FILE_TAG.mode, options.mode], ...owner]);
-    const bytes = typeof data === "string" ? Buffer.from(data) : data;
+    const session = await this.#open(FILES.write, [[FILE_TAG.path, path], [FILE_TAG.mode, options.mode], ...owner, ...attributesOf(options.attributes ?? {})]);
     const sending = (async () => {
-      for (let at = 0; at < bytes.length; at += BATCH_BYTES) await session.send(FILES.data, [[FILE_TAG.data, bytes.subarray(at, at + BATCH_BYTES)]]);
+      for await (const bytes of piecesOf(data)) {
+        for (let at = 0; at < bytes.length; at += BATCH_BYTES) await session.send(FILES.data, [[FILE_TAG.data, bytes.subarray(at, at + BATCH_BYTES)]]);
+      }
       await session.send(FILES.end);
     })();
     await session.finish(sending);
@@ -77,6 +97,20 @@ export class NativeFiles implements SandboxFiles {
     return this.#receive(readHostTree(from, options.exclude), to, options);
   }
 
+  async applyLayer(archive: string, { signal }: { readonly signal?: AbortSignal } = {}): Promise<TreeReport> {
+    for (const path of await removedPaths(archive)) {
+      signal?.throwIfAborted();
+      await this.remove(path);
+    }
+    const options = { keepOwners: true, ...(signal === undefined ? {} : { signal }) };
+    const first = await this.#receive(layerItems(archive), "/", options, true);
+    // A file where the image has a directory, or the other way round: the archive's is what counts.
+    const inTheWay = first.refused.filter(({ reason }) => reason.endsWith("is in the way"));
+    if (inTheWay.length === 0) return first;
+    for (const { path } of inTheWay) await this.remove(`/${path}`);
+    return await this.#receive(layerItems(archive), "/", options, true);
+  }
+
   async download(from: SandboxPath, to: string, options: TreeOptions = {}): Promise<TreeReport> {
     const maxBytes = options.maxBytes ?? LIMITS.treeBytes;
     const writer = new HostTreeWriter(to, { maxBytes, maxEntries: options.maxEntries ?? LIMITS.treeEntries });
@@ -95,12 +129,44 @@ export class NativeFiles implements SandboxFiles {
     return target.#receive(this.items(from, options), to, options);
   }
 
-  async *watch(path: SandboxPath, options: { readonly recursive?: boolean; readonly signal?: AbortSignal } = {}): AsyncGenerator<FileEvent, void, undefined> {
+  /** Every entry below `path` that no `exclude` names, without contents: their digests (with the extended attributes) instead, made with a key of 16 bytes. Fails rather than leave something out. */
+  async scan(path: SandboxPath, exclude: readonly string[], key: Uint8Array): Promise<readonly ScannedEntry[]> {
+    const session = await this.#open(FILES.scan, [[FILE_TAG.path, path], [FILE_TAG.exclude, exclude], [FILE_TAG.data, key]]);
+    const entries: ScannedEntry[] = [];
+    let bytes = 0;
+    await session.finish(Promise.resolve(), (frame) => {
+      const { path: name, ...stat } = statOf(frame);
+      if (frame.type === FILES.refused) throw new MwError("limit_exceeded", `/${Buffer.from(name).toString("utf8")} cannot be looked at: ${frame.text(FILE_TAG.reason) ?? "unknown"}`);
+      if (frame.type !== FILES.entry) return;
+      bytes += name.length + (stat.target?.length ?? 0);
+      if (entries.length >= LIMITS.treeEntries || bytes > LIMITS.treeNamesBytes) throw new MwError("limit_exceeded", `There are more files, or longer names, than ${LIMITS.treeEntries} entries and ${LIMITS.treeNamesBytes} bytes`);
+      entries.push({ ...stat, path: Buffer.from(name), digest: frame.bytes(FILE_TAG.data)?.toString("hex") ?? "" });
+    });
+    return entries;
+  }
+
+  /** `place` for items that are in a file of the machine already, as `placeRequest` writes them. */
+  async placeFrom(source: string): Promise<TreeReport> {
+    const session = new FilesSession(await this.#start("", source));
+    const refusals = new Refusals();
+    const frames = await session.finish(Promise.resolve(), (frame) => {
+      if (frame.type === FILES.refused) refusals.add(frame.bytes(FILE_TAG.path) ?? Buffer.alloc(0), frame.text(FILE_TAG.reason) ?? "unknown");
+    });
+    return { entries: frames.number(FILE_TAG.entries) ?? 0, bytes: frames.number(FILE_TAG.bytes) ?? 0, refused: refusals.list };
+  }
+
+  /** Puts a tree in place as it is sent: with its own owners, times and modes. */
+  async place(items: AsyncIterable<TreeItem>, to: SandboxPath): Promise<TreeReport> {
+    return this.#receive(items, to, { keepOwners: true }, true);
+  }
+
+  async *watch(path: SandboxPath, options: { readonly recursive?: boolean; readonly signal?: AbortSignal; readonly onReady?: () => void } = {}): AsyncGenerator<FileEvent, void, undefined> {
     const session = await this.#open(FILES.watch, [[FILE_TAG.path, path], [FILE_TAG.recursive, options.recursive === true ? 1 : 0]], options);
     try {
       for await (const frame of session.frames()) {
+        if (frame.type === FILES.end) options.onReady?.();
         if (frame.type !== FILES.event) continue;
-        yield { kind: EVENTS[frame.number(FILE_TAG.kind) ?? 3] ?? "overflow", path: frame.bytes(FILE_TAG.path) ?? Buffer.alloc(0) };
+        yield { ...(EVENTS[frame.number(FILE_TAG.kind) ?? 3] ?? EVENTS[3]), path: frame.bytes(FILE_TAG.path) ?? Buffer.alloc(0) };
       }
     } finally {
       await session.abandon();
@@ -127,8 +193,8 @@ export class NativeFiles implements SandboxFiles {
     }
   }
 
-  /** Sends items into the machine. */
-  async #receive(items: AsyncIterable<TreeItem>, to: SandboxPath, options: TreeOptions): Promise<TreeReport> {
+  /** Sends items into the machine. `exact`: directories that are there already become as they are sent. */
+  async #receive(items: AsyncIterable<TreeItem>, to: SandboxPath, options: TreeOptions, exact = false): Promise<TreeReport> {
     const refusals = new Refusals();
     const owner = await this.#owner(options.owner ?? "0:0");
     const feed = items[Symbol.asyncIterator]();
@@ -137,7 +203,7 @@ export class NativeFiles implements SandboxFiles {
     const single = first.done !== true && first.value.type === "entry" && first.value.path.length === 0;
     const target = Buffer.from(typeof to === "string" ? posix.normalize(to) : to);
     const { directory, name } = single ? parentAndName(target) : { directory: target, name: target };
-    const session = await this.#open(FILES.upload, [[FILE_TAG.path, directory], ...owner, [FILE_TAG.max, options.maxBytes ?? LIMITS.treeBytes]], options);
+    const session = await this.#open(FILES.upload, [[FILE_TAG.path, directory], ...owner, [FILE_TAG.max, options.maxBytes ?? LIMITS.treeBytes], [FILE_TAG.recursive, exact ? 1 : 0]], options);
     const sending = (async () => {
       try {
         for (let next = first; next.done !== true; next = await feed.next()) {
@@ -192,6 +258,40 @@ export class NativeFiles implements SandboxFiles {
   }
 }
 
+/** The bytes of a request that puts items below `/`, with owners, times and modes. What the items themselves refuse is added to `refusals`. */
+export async function* placeRequest(items: AsyncIterable<TreeItem>, refusals: Refusals): AsyncGenerator<Buffer> {
+  yield encodeFrame(FILES.upload, 0, [[FILE_TAG.path, "/"], [FILE_TAG.uid, 0], [FILE_TAG.gid, 0], [FILE_TAG.max, LIMITS.treeBytes], [FILE_TAG.recursive, 1]]);
+  for await (const item of items) {
+    if (item.type === "refused") refusals.add(item.path, item.reason);
+    else yield encodeItem(item);
+  }
+  yield encodeFrame(FILES.end, 0, []);
+}
+
+/** Items but for what lies below these names at the top. */
+export async function* without(items: AsyncIterable<TreeItem>, names: ReadonlySet<string>): AsyncGenerator<TreeItem> {
+  let left = false;
+  for await (const item of items) {
+    if (item.type !== "data") left = names.has(item.path.toString("latin1").split("/")[0] ?? "");
+    if (!left) yield item;
+  }
+}
+
+function piecesOf(data: Uint8Array | string | AsyncIterable<Uint8Array>): Iterable<Uint8Array> | AsyncIterable<Uint8Array> {
+  if (typeof data === "string") return [Buffer.from(data)];
+  return data instanceof Uint8Array ? [data] : data;
+}
+
+/** Throws for what a file cannot have. */
+function attributesOf(attributes: Readonly<Record<string, string>>): FieldList {
+  const fields = Object.entries(attributes).map(([name, value]) => [FILE_TAG.attribute, Buffer.from(`${name}\0${value}`)] as const);
+  const bytes = fields.reduce((sum, [, field]) => sum + field.length, 0);
+  if (fields.length > LIMITS.fileAttributes || bytes > LIMITS.fileAttributeBytes) throw new MwError("limit_exceeded", `a file has at most ${LIMITS.fileAttributes} attributes, and ${LIMITS.fileAttributeBytes} bytes of them`);
+  const bad = Object.keys(attributes).find((name) => !/^user\.[^\0]{1,250}$/.test(name) || name.startsWith("user.overlay."));
+  if (bad !== undefined) throw new MwError("invalid_input", `${JSON.stringify(bad.slice(0, 100))} cannot be an attribute`, { fix: "names begin with user." });
+  return fields;
+}
+
 /** An entry as the options want it in the machine. */
 function received({ owner, ...entry }: TreeEntry, { mode, keepOwners }: TreeOptions): TreeEntry {
   const own = keepOwners === true && owner !== undefined ? { owner } : {};
@@ -217,5 +317,6 @@ function statOf(frame: Frame): FileStat {
     size: frame.number(FILE_TAG.size) ?? 0,
     mtimeNs: frame.i64(FILE_TAG.mtime) ?? 0n,
     target: frame.bytes(FILE_TAG.target),
+    attributes: Object.fromEntries(frame.all(FILE_TAG.attribute).map((data) => [data.subarray(0, data.indexOf(0)).toString("utf8"), data.subarray(data.indexOf(0) + 1).toString("utf8")])),
   };
 }

@@ -2,7 +2,7 @@
 import { MwError } from "../../../core/errors.ts";
 import { LIMITS } from "../../../core/limits.ts";
 import { checkUser } from "../../check-spec.ts";
-import type { Capabilities, FileEvent, FileStat, SandboxFiles, SandboxPath, TreeOptions, TreeReport } from "../../sandbox.ts";
+import type { Capabilities, FileEvent, FileStat, SandboxFiles, SandboxPath, TreeOptions, TreeReport, WriteOptions } from "../../sandbox.ts";
 
 export class GuardedFiles implements SandboxFiles {
   readonly #files: SandboxFiles;
@@ -20,7 +20,12 @@ export class GuardedFiles implements SandboxFiles {
     return this.#files.read(path, options);
   }
 
-  async write(path: SandboxPath, data: Uint8Array | string, options: { readonly mode?: number; readonly owner?: string } = {}): Promise<void> {
+  readStream(path: SandboxPath, options: { readonly user?: string } = {}): AsyncIterable<Uint8Array> {
+    this.#check(path, options.user);
+    return this.#files.readStream(path, options);
+  }
+
+  async write(path: SandboxPath, data: Uint8Array | string | AsyncIterable<Uint8Array>, options: WriteOptions = {}): Promise<void> {
     this.#check(path, options.owner);
     return this.#files.write(path, data, options);
   }
@@ -56,6 +61,11 @@ export class GuardedFiles implements SandboxFiles {
     return this.#files.upload(from, to, options);
   }
 
+  async applyLayer(archive: string, options: { readonly signal?: AbortSignal } = {}): Promise<TreeReport> {
+    this.#alive();
+    return this.#files.applyLayer(archive, options);
+  }
+
   async download(from: SandboxPath, to: string, options: TreeOptions = {}): Promise<TreeReport> {
     this.#check(from);
     return this.#files.download(from, to, options);
@@ -68,7 +78,7 @@ export class GuardedFiles implements SandboxFiles {
     return this.#files.copyTo(target.#files, from, to, options);
   }
 
-  watch(path: SandboxPath, options: { readonly recursive?: boolean; readonly signal?: AbortSignal } = {}): AsyncIterable<FileEvent> {
+  watch(path: SandboxPath, options: { readonly recursive?: boolean; readonly signal?: AbortSignal; readonly onReady?: () => void } = {}): AsyncIterable<FileEvent> {
     this.#check(path);
     return this.#files.watch(path, options);
   }

@@ -3,7 +3,8 @@
  *
  * The far side may be broken: a frame that nobody waits for or a broken stream ends the connection, and everything that waited on it.
  */
-import { createConnection, type Socket } from "node:net";
+import { createConnection } from "node:net";
+import type { Duplex } from "node:stream";
 import { MwError } from "../../../core/errors.ts";
 import { INIT, TAG } from "./init-protocol.ts";
 import { encodeFrame, type FieldList, type Frame, FrameDecoder } from "./wire.ts";
@@ -12,6 +13,10 @@ import { encodeFrame, type FieldList, type Frame, FrameDecoder } from "./wire.ts
 export interface FrameReceiver {
   frame(frame: Frame): void;
   lost(error: MwError): void;
+  /** For those that can go on over another connection: sends nothing from now on. Resolves when the far side knows of it. */
+  stand?(): Promise<void>;
+  /** Goes on, over this one. */
+  move?(to: InitConnection): void;
 }
 
 export interface ExecEntry {
@@ -32,10 +37,12 @@ const TOGETHER_BYTES = 32 * 1024;
 const NO_ANSWER = 0;
 /** How long what nobody waits for may wait itself. */
 const LATER_MS = 20;
+/** How often an answer that is due before a connection is parted from is waited for, 5 ms each. */
+const PARTING_TRIES = 40;
 
 export class InitConnection {
-  readonly #socket: Socket;
-  readonly #decoder = new FrameDecoder("borrowed");
+  readonly #socket: Duplex;
+  readonly #decoder: FrameDecoder;
   readonly #receivers = new Map<number, FrameReceiver>();
   #nextRef = 1;
   #outgoing: Buffer[] = [];
@@ -45,9 +52,10 @@ export class InitConnection {
   #failure: MwError | null = null;
   readonly #closed: Promise<void>;
 
-  private constructor(socket: Socket) {
+  private constructor(socket: Duplex, chunks: "borrowed" | "owned") {
     this.#socket = socket;
-    socket.on("error", (error) => this.#fail(gone(error)));
+    this.#decoder = new FrameDecoder(chunks);
+    socket.on("error", (error) => this.#fail(error instanceof MwError ? error : gone(error)));
     // Its bytes do not come as events, but its end does.
     socket.resume();
     this.#closed = new Promise((resolve) => {
@@ -71,10 +79,18 @@ export class InitConnection {
       socket.once("error", onError);
       socket.once("connect", () => {
         socket.off("error", onError);
-        connection = new InitConnection(socket);
+        connection = new InitConnection(socket, "borrowed");
         resolve(connection);
       });
     });
+  }
+
+  /** Over a stream that leads to an init. Throws for one that has ended already. */
+  static over(stream: Duplex): InitConnection {
+    if (stream.destroyed) throw stream.errored instanceof MwError ? stream.errored : gone();
+    const connection = new InitConnection(stream, "owned");
+    stream.on("data", (chunk: Buffer) => connection.#receive(chunk));
+    return connection;
   }
 
   /** Resolves when the connection has ended, for whatever reason. */
@@ -82,8 +98,37 @@ export class InitConnection {
     return this.#closed;
   }
 
-  close(): void {
-    this.#fail(new MwError("sandbox_gone", "The connection to the machine was closed"));
+  /**
+   * Closes it without loss: what can go on over another connection is returned, and is owed `move` or `lost`. Resolves when the far side has closed it as well. Rejects `busy`, with
+   * nothing changed but that they stand, while something that cannot is under way.
+   */
+  async part(): Promise<readonly FrameReceiver[]> {
+    await Promise.all([...this.#receivers.values()].map(async (receiver) => receiver.stand?.()));
+    // By its answer everything that was sent before has been taken.
+    for (let tries = 0; ; tries++) {
+      await this.ping();
+      const bound = [...this.#receivers.values()].some((receiver) => receiver.move === undefined);
+      if (!bound) break;
+      if (tries === PARTING_TRIES) throw new MwError("busy", "Something that cannot be interrupted is under way in the sandbox", { fix: "try again in a moment" });
+      await new Promise((resolve) => setTimeout(resolve, 5));
+    }
+    const moving = [...this.#receivers.values()];
+    this.#receivers.clear();
+    this.#failure ??= gone();
+    this.#socket.end();
+    await this.#closed;
+    return moving;
+  }
+
+  /** Those that stand go on here. */
+  stay(): void {
+    // Those that move come again behind the others.
+    const all = [...this.#receivers.values()];
+    for (const receiver of all) receiver.move?.(this);
+  }
+
+  close(why = new MwError("sandbox_gone", "The connection to the machine was closed")): void {
+    this.#fail(why);
   }
 
   /** Time to and from init, milliseconds. */

@@ -7,8 +7,23 @@ import { join } from "node:path";
 import { MwError } from "../../../core/errors.ts";
 import type { LayerMount, RootFilesystem } from "../../sandbox.ts";
 
+/**
+ * The root's parts with what the layers hold at or below their targets on top, and above that what `own` does: layers that a machine wrote, in which anything may lie; what is
+ * no directory there is not shown.
+ */
+export function layeredParts(layers: readonly LayerMount[], parts: RootFilesystem["parts"], own: readonly string[] = []): RootFilesystem["parts"] {
+  const named = withNamed(layers, parts);
+  if (own.length === 0) return named;
+  return named.map(({ target, layers: below }) => ({ target, layers: [...own.filter((layer) => holds(layer, target)).map((layer) => join(layer, target)), ...below] }));
+}
+
+function holds(layer: string, target: string): boolean {
+  let path = layer;
+  return target.split("/").slice(1).every((name) => lstatSync((path = join(path, name)), { throwIfNoEntry: false })?.isDirectory() === true);
+}
+
 /** The root's parts with what the layers hold at or below their targets on top. Throws `invalid_image` for a layer that has something else than directories on the way to one. */
-export function layeredParts(layers: readonly LayerMount[], parts: RootFilesystem["parts"]): RootFilesystem["parts"] {
+function withNamed(layers: readonly LayerMount[], parts: RootFilesystem["parts"]): RootFilesystem["parts"] {
   if (layers.length === 0) return parts;
   return parts.map((part) => ({ ...part, layers: [...layers.filter((layer) => reaches(layer.path, part.target)).map((layer) => join(layer.path, part.target)), ...part.layers] }));
 }

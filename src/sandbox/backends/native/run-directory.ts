@@ -27,6 +27,11 @@ export function gatewaySocket(home: string, env: Env = process.env): string {
   return `${runDirectory(home, env)}.gateway`;
 }
 
+/** Where the egress proxy of this data directory's machines listens. */
+export function egressSocket(home: string, env: Env = process.env): string {
+  return `${runDirectory(home, env)}.egress`;
+}
+
 function baseDirectory(uid: number, env: Env): string {
   if (uid === 0) return "/run/manyworlds";
   const runtime = env["XDG_RUNTIME_DIR"];

@@ -1,20 +1,26 @@
-/** The files of a machine that has ended: held by the spawner, read through its reader, which starts with the first question. */
+/** The files of a machine that has ended: held by whoever ended it, read through its reader, which starts with the first question. */
 import { resolve } from "node:path";
 import { MwError } from "../../../core/errors.ts";
 import type { SandboxId } from "../../../core/ids.ts";
 import type { SandboxPath, Workspace, WorkspaceChange } from "../../sandbox.ts";
-import type { Spawner } from "./spawner.ts";
 import { WorkspaceReader } from "./workspace.ts";
+
+/** Who holds the files. */
+export interface WorkspaceKeeper {
+  /** Starts its reader; resolves to where that listens. */
+  openWorkspace(id: SandboxId): Promise<string>;
+  releaseWorkspace(id: SandboxId): Promise<void>;
+}
 
 export class SealedWorkspace implements Workspace {
   readonly id: SandboxId;
   readonly bytes: number;
-  readonly #spawner: Spawner;
+  readonly #keeper: WorkspaceKeeper;
   #reader: Promise<WorkspaceReader> | null = null;
   #released = false;
 
-  constructor(spawner: Spawner, id: SandboxId, bytes: number) {
-    this.#spawner = spawner;
+  constructor(keeper: WorkspaceKeeper, id: SandboxId, bytes: number) {
+    this.#keeper = keeper;
     this.id = id;
     this.bytes = bytes;
   }
@@ -46,7 +52,7 @@ export class SealedWorkspace implements Workspace {
     this.#released = true;
     this.#reader?.then((reader) => reader.close()).catch(() => undefined);
     try {
-      await this.#spawner.releaseWorkspace(this.id);
+      await this.#keeper.releaseWorkspace(this.id);
     } catch (error) {
       // Its keeper died, and the workspace with it: it is as released as can be.
       if (!(error instanceof MwError) || (error.code !== "sandbox_gone" && error.code !== "sandbox_failed")) throw error;
@@ -56,7 +62,7 @@ export class SealedWorkspace implements Workspace {
   #open(): Promise<WorkspaceReader> {
     if (this.#released) return Promise.reject(new MwError("sandbox_gone", `The workspace ${this.id} was released`));
     if (this.#reader !== null) return this.#reader;
-    const opening = this.#spawner.openWorkspace(this.id).then((socket) => WorkspaceReader.connect(socket));
+    const opening = this.#keeper.openWorkspace(this.id).then((socket) => WorkspaceReader.connect(socket));
     this.#reader = opening;
     // One that could not be opened is tried again by the next question.
     opening.catch(() => (this.#reader = null));

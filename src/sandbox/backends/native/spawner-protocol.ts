@@ -14,20 +14,46 @@ export const REQUEST = {
   workspaceOpen: 8,
   workspaceRelease: 9,
   list: 10,
+  detach: 11,
+  copy: 12,
+  rebase: 13,
+  flatten: 14,
+  dump: 15,
+  note: 16,
+  recall: 17,
+  keep: 18,
+  stop: 19,
 } as const;
 export const EVENT = { hello: 64, busy: 65, ended: 66, blank: 67 } as const;
 export const ID_TAG = 1;
 export const TTL_TAG = 2;
+export const AS_TAG = 3;
+export const FORCE_TAG = 4;
+export const COUNT_TAG = 5;
+export const LAYER_TAG = 6;
+export const DIRECTORY_TAG = 7;
+export const NOTE_TAG = 8;
 
 const CREATE = {
-  id: 1, profile: 2, layer: 3, part: 4, partLayer: 5, workspace: 6, cpuMilli: 7, memoryBytes: 8, diskBytes: 9, pids: 10, network: 11, service: 12, hostname: 13, ttlMs: 14,
+  id: 1, profile: 2, layer: 3, part: 4, partLayer: 5, workspace: 6, cpuMilli: 7, memoryBytes: 8, diskBytes: 9, pids: 10, network: 11, service: 12, hostname: 13, ttlMs: 14, machineId: 15, ownIdentity: 16, processes: 17, lifeline: 18, listener: 19,
 } as const;
+
+/** `checkpointable`: as `namespaces`, and its processes can be kept. */
+export type Profile = "userns" | "namespaces" | "checkpointable";
+const PROFILES: readonly Profile[] = ["userns", "namespaces", "checkpointable"];
+
+/** Processes that were kept: where, and the numbers that init's lifeline and listener had then. */
+export interface KeptProcesses {
+  readonly directory: string;
+  readonly lifeline: number;
+  readonly listener: number;
+}
 
 export interface CreateMachine {
   /** One DNS label. */
   readonly id: string;
   /** Default `userns`. */
-  readonly profile?: "userns" | "namespaces";
+  readonly profile?: Profile;
   /** Absolute host paths of directories, topmost first; at least one. */
   readonly layers: readonly string[];
   readonly parts?: readonly { readonly target: string; readonly layers: readonly string[] }[];
@@ -40,6 +66,12 @@ export interface CreateMachine {
   readonly network?: "none" | "public";
   readonly services?: readonly { readonly port: number; readonly target: string }[];
   readonly hostname?: string;
+  /** 32 hexadecimal digits for /etc/machine-id where the layers have none. */
+  readonly machineId?: string;
+  /** Machine id and host name also in place of the files that the layers have. */
+  readonly ownIdentity?: boolean;
+  /** These go on in it. Only for the profile `checkpointable`. */
+  readonly processes?: KeptProcesses;
   /** Absent: no lease, the machine lives until it is killed or the controller is gone. */
   readonly ttlMs?: number;
 }
@@ -47,7 +79,7 @@ export interface CreateMachine {
 export function createFields(request: CreateMachine): FieldList {
   return [
     [CREATE.id, request.id],
-    [CREATE.profile, request.profile === "namespaces" ? 1 : 0],
+    [CREATE.profile, PROFILES.indexOf(request.profile ?? "userns")],
     [CREATE.layer, request.layers],
     // A part's layers belong to the part before them.
     ...(request.parts ?? []).flatMap((part): FieldList => [
@@ -63,6 +95,11 @@ export function createFields(request: CreateMachine): FieldList {
     [CREATE.service, (request.services ?? []).map(serviceBytes)],
     [CREATE.hostname, request.hostname],
     [CREATE.ttlMs, request.ttlMs],
+    [CREATE.machineId, request.machineId],
+    [CREATE.ownIdentity, request.ownIdentity === true ? 1 : undefined],
+    [CREATE.processes, request.processes?.directory],
+    [CREATE.lifeline, request.processes?.lifeline],
+    [CREATE.listener, request.processes?.listener],
   ];
 }
 
@@ -88,6 +125,17 @@ export function readCreated(frame: Frame): CreatedMachine {
 /** Name of a machine that was made beforehand. */
 export function readBlank(frame: Frame): string {
   return frame.text(1) ?? "";
+}
+
+export interface RecalledMachine {
+  readonly note: string | null;
+  /** Of its lease; null: it has none. */
+  readonly leftMs: number | null;
+  readonly frozen: boolean;
+}
+
+export function readRecalled(frame: Frame): RecalledMachine {
+  return { note: frame.text(1), leftMs: frame.number(2), frozen: frame.number(3) === 1 };
 }
 
 export interface MachineMetrics {
@@ -124,7 +172,11 @@ export interface SpawnerHello {
   readonly enforced: { readonly cpu: boolean; readonly memory: boolean; readonly pids: boolean };
   readonly freeze: boolean;
   readonly publicNetwork: boolean;
-  /** Reasons by name (`userns`, `users`, `memory`, `pids`, `cpu`, `freeze`, `public`), each with the setting or command that changes it. */
+  /** Processes of `checkpointable` machines can be kept. */
+  readonly processes: boolean;
+  /** What it was started with; null: none. */
+  readonly version: string | null;
+  /** Reasons by name (`userns`, `users`, `memory`, `pids`, `cpu`, `freeze`, `public`, `processes`), each with the setting or command that changes it. */
   readonly missing: Readonly<Record<string, string>>;
 }
 
@@ -144,6 +196,8 @@ export function readHello(frame: Frame): SpawnerHello {
     enforced: { memory: flag(6), pids: flag(7), cpu: flag(8) },
     freeze: flag(9),
     publicNetwork: flag(10),
+    processes: flag(12),
+    version: frame.text(13),
     missing: Object.fromEntries(missing),
   };
 }
@@ -179,6 +233,7 @@ const CODES: Readonly<Record<string, ErrorCode>> = {
   EMFILE: "host_exhausted",
   ENFILE: "host_exhausted",
   EUSERS: "host_exhausted",
+  EBUSY: "busy",
 };
 
 /** An error answer as an error of the catalogue; `facts.native` keeps the spawner's own code. */

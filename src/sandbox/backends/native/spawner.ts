@@ -1,34 +1,36 @@
 /**
  * The controller's side of the spawner (native/spawn.c): starts the process, sends typed requests, hands out events.
  *
- * The spawner ends every machine when this side of the socket closes, so `close` is the whole clean-up, and a crash of Node is the same as `close`.
+ * The spawner ends every machine when this side of the socket closes, so `close` is the whole clean-up, and a crash of Node is the same as `close`; with `graceMs` a crash leaves the machines
+ * to another controller for that long.
  */
-import { type ChildProcess, spawn } from "node:child_process";
 import { join } from "node:path";
-import type { Duplex } from "node:stream";
 import { MwError } from "../../../core/errors.ts";
 import {
+  AS_TAG,
+  COUNT_TAG,
   type CreatedMachine,
   type CreateMachine,
   createFields,
+  DIRECTORY_TAG,
   EVENT,
+  FORCE_TAG,
   ID_TAG,
+  LAYER_TAG,
   type MachineEnded,
   type MachineMetrics,
   REQUEST,
-  readBlank,
+  NOTE_TAG,
+  type RecalledMachine,
   readCreated,
-  readEnded,
   readHello,
   readMetrics,
+  readRecalled,
   type SpawnerHello,
-  spawnerError,
   TTL_TAG,
 } from "./spawner-protocol.ts";
-import { encodeFrame, type FieldList, type Frame, FrameDecoder } from "./wire.ts";
-
-/** How long the last words of a spawner that has ended are waited for. */
-const LAST_WORDS_MS = 500;
+import type { SpawnerChannel } from "./spawner-channel.ts";
+import { connectProcess, type Keeper, startProcess } from "./spawner-process.ts";
 
 export interface SpawnerOptions {
   /** The program `spawn`, and the ones that it puts into machines or starts beside them. */
@@ -46,17 +48,16 @@ export interface SpawnerOptions {
   readonly seccompFile?: string;
   /** Capabilities of root in machines, as a bit mask. Default: an ordinary container's. */
   readonly capabilities?: bigint;
-  /** How long machines live on without a controller. Default 0. */
+  /** CRIU; absent: no processes are kept. */
+  readonly criu?: string;
+  /** How long machines live on without a controller, so that another one may take them over. Default 0. */
   readonly graceMs?: number;
+  /** Of controller and programs: only the same takes over. */
+  readonly version?: string;
   /** First of the host's user ids that machines get, 65,536 each. */
   readonly slotBase?: number;
   /** Lines that the spawner writes. Default: this process's stderr. */
   readonly log?: (line: string) => void;
-}
-
-interface Waiter {
-  readonly resolve: (frame: Frame) => void;
-  readonly reject: (error: MwError) => void;
 }
 
 export class Spawner {
@@ -64,26 +65,51 @@ export class Spawner {
   readonly runDirectory: string;
   /** Resolves when the spawner is gone, whoever ended it. */
   readonly exited: Promise<void>;
-  readonly #channel: Channel;
+  readonly #channel: SpawnerChannel;
 
-  private constructor(channel: Channel, hello: SpawnerHello, runDirectory: string) {
+  private constructor(channel: SpawnerChannel, keeper: Keeper, hello: SpawnerHello, runDirectory: string) {
     this.#channel = channel;
     this.hello = hello;
     this.runDirectory = runDirectory;
-    this.exited = channel.exited;
+    this.exited = keeper.exited;
+    keeper.greeted();
   }
 
   /** Rejects `busy` when another spawner holds the data directory, `environment` when machines cannot be made here, with the reason. */
   static async start(options: SpawnerOptions): Promise<Spawner> {
-    const channel = new Channel(options);
+    const { channel, keeper } = startProcess(options);
     const first = await channel.first;
-    if (first.type === EVENT.hello) return new Spawner(channel, readHello(first), options.runDirectory);
-    await channel.close();
-    const holder = first.number(1);
-    throw new MwError("busy", `Another process (${holder ?? "unknown"}) makes machines for ${options.dataDirectory}`, {
-      fix: "Stop it, or use another data directory (MW_HOME).",
-      facts: { pid: holder },
-    });
+    if (first.type === EVENT.hello) return new Spawner(channel, keeper, readHello(first), options.runDirectory);
+    channel.end();
+    await keeper.exited;
+    channel.destroy();
+    throw held(options.dataDirectory, first.number(1));
+  }
+
+  /**
+   * The spawner whose controller has died, with its machines, which from now on live as long as this controller, and `graceMs`. Null when there is none; one of another version is ended with its
+   * machines, and `ended` is its pid. Rejects `busy` when its controller lives, or another one was first.
+   */
+  static async takeOver(options: Pick<SpawnerOptions, "dataDirectory" | "runDirectory" | "version" | "log"> & { readonly graceMs: number }): Promise<{ readonly spawner: Spawner | null; readonly ended: number | null }> {
+    const found = await connectProcess(join(options.runDirectory, TAKEOVER_SOCKET));
+    if (found === null) return NONE;
+    const { channel, keeper } = found;
+    const first = await channel.first.catch(() => null);
+    // It was about to end, or ended just now.
+    if (first === null) return NONE;
+    if (first.type !== EVENT.hello) {
+      channel.destroy();
+      throw held(options.dataDirectory, first.number(1));
+    }
+    const spawner = new Spawner(channel, keeper, readHello(first), options.runDirectory);
+    channel.startAt(spawner.hello.epoch);
+    if (spawner.hello.version !== options.version) {
+      options.log?.("The machines of the controller before were made by another version, which cannot be taken over: they are ended");
+      await spawner.close();
+      return { spawner: null, ended: spawner.hello.pid };
+    }
+    await channel.request(REQUEST.keep, [[TTL_TAG, options.graceMs]]);
+    return { spawner, ended: null };
   }
 
   /** Returns when init runs, or with a public network when that is up. Nothing is left of a machine that failed. */
@@ -117,6 +143,38 @@ export class Spawner {
     return { bytes: answer.number(1) ?? 0 };
   }
 
+  /**
+   * What the machine wrote becomes the workspace `as`; the machine is over without being reported as ended: the caller makes one of the same id again. Rejects `busy`, having
+   * done nothing, when something besides init runs in it, unless `force`.
+   */
+  async detach(id: string, as: string, force = false): Promise<{ readonly bytes: number }> {
+    const answer = await this.#channel.request(REQUEST.detach, [[ID_TAG, id], [AS_TAG, as], [FORCE_TAG, force ? 1 : undefined]]);
+    return { bytes: answer.number(1) ?? 0 };
+  }
+
+  /** What the machine wrote, as the workspace `as`: everything in it stands still while it is copied. */
+  async copy(id: string, as: string): Promise<{ readonly bytes: number; readonly stoppedMs: number }> {
+    const answer = await this.#channel.request(REQUEST.copy, [[ID_TAG, id], [AS_TAG, as]]);
+    return { bytes: answer.number(1) ?? 0, stoppedMs: (answer.number(2) ?? 0) / 1000 };
+  }
+
+  /** Keeps the processes of a machine that stands still, and goes on to, in an empty directory, with CRIU's log. Rejects `sandbox_failed` with `facts.native` "criu" where CRIU does not do it. */
+  async dump(id: string, directory: string): Promise<{ readonly lifeline: number; readonly listener: number }> {
+    const answer = await this.#channel.request(REQUEST.dump, [[ID_TAG, id], [DIRECTORY_TAG, directory]]);
+    return { lifeline: answer.number(1) ?? 0, listener: answer.number(2) ?? 0 };
+  }
+
+  /** The workspace now lies over another one, or over none, and below that over `layers`, topmost first; absent: over those that it has. */
+  async rebase(id: string, onto: string | null, layers: readonly string[] = []): Promise<void> {
+    await this.#channel.request(REQUEST.rebase, [[ID_TAG, id], [AS_TAG, onto ?? undefined], [LAYER_TAG, layers]]);
+  }
+
+  /** Makes the workspace `as` of a workspace (or of what a machine lies on), all that it is based on, and `layers` of the layers below. */
+  async flatten(id: string, as: string, layers: number): Promise<{ readonly bytes: number }> {
+    const answer = await this.#channel.request(REQUEST.flatten, [[ID_TAG, id], [AS_TAG, as], [COUNT_TAG, layers]]);
+    return { bytes: answer.number(1) ?? 0 };
+  }
+
   /** Every lease now ends `ttlMs` from now. Returns the ids that are no running machines. */
   async renew(ids: readonly string[], ttlMs: number): Promise<readonly string[]> {
     const answer = await this.#channel.request(REQUEST.renew, [
@@ -138,7 +196,7 @@ export class Spawner {
     return readMetrics(await this.#channel.request(REQUEST.metrics, [[ID_TAG, id]]));
   }
 
-  /** Starts the reader of a sealed workspace, if it does not run, and returns its unix socket. */
+  /** Starts the reader of a sealed workspace, or of what a machine that stands still wrote, if it does not run, and returns its unix socket. */
   async openWorkspace(id: string): Promise<string> {
     await this.#channel.request(REQUEST.workspaceOpen, [[ID_TAG, id]]);
     return join(this.runDirectory, id, "tree.sock");
@@ -149,9 +207,10 @@ export class Spawner {
     await this.#channel.request(REQUEST.workspaceRelease, [[ID_TAG, id]]);
   }
 
-  async list(): Promise<{ readonly running: readonly string[]; readonly sealed: readonly string[] }> {
+  /** `unfinished`: workspaces that are being made. */
+  async list(): Promise<{ readonly running: readonly string[]; readonly sealed: readonly string[]; readonly unfinished: readonly string[] }> {
     const answer = await this.#channel.request(REQUEST.list, []);
-    return { running: answer.all(1).map(String), sealed: answer.all(2).map(String) };
+    return { running: answer.all(1).map(String), sealed: answer.all(2).map(String), unfinished: answer.all(3).map(String) };
   }
 
   /** Calls `listener` for every machine that ends, whatever the reason, after everything of it is gone. */
@@ -160,165 +219,31 @@ export class Spawner {
     return () => this.#channel.ended.delete(listener);
   }
 
+  /** What a successor of this controller is told of the machine. One without a note is not taken over. */
+  async note(id: string, note: Uint8Array): Promise<void> {
+    await this.#channel.request(REQUEST.note, [[ID_TAG, id], [NOTE_TAG, note]]);
+  }
+
+  /** Of a machine or workspace that an earlier controller made. Rejects `busy` while what that one began is under way. */
+  async recall(id: string): Promise<RecalledMachine> {
+    return readRecalled(await this.#channel.request(REQUEST.recall, [[ID_TAG, id]]));
+  }
+
   /** Ends every machine and waits for the spawner. */
   async close(): Promise<void> {
-    await this.#channel.close();
-  }
-}
-
-/** The process and its socket. */
-class Channel {
-  readonly first: Promise<Frame>;
-  readonly exited: Promise<void>;
-  readonly ended = new Set<(ended: MachineEnded) => void>();
-  blank: (name: string) => void = () => undefined;
-  readonly #process: ChildProcess;
-  readonly #socket: Duplex;
-  readonly #decoder = new FrameDecoder();
-  readonly #waiting = new Map<number, Waiter>();
-  #nextRef = 1;
-  #failure: MwError | null = null;
-  #lastLines: readonly string[] = [];
-  /** Lines written before it said hello: part of the error where it never does. Null from then on. */
-  #early: string[] | null = [];
-  readonly #log: (line: string) => void;
-  #announce: Waiter | null = null;
-
-  constructor(options: SpawnerOptions) {
-    this.first = new Promise((resolve, reject) => {
-      this.#announce = { resolve, reject };
-    });
-    // In a session of its own: an interrupt typed at the terminal is the controller's to act on, and must not end the machines by itself.
-    this.#process = spawn(options.program, flags(options), { stdio: ["ignore", "ignore", "pipe", "pipe"], env: environment(), detached: true });
-    // Node's type does not know that a pipe beyond the standard three is a two-way socket.
-    this.#socket = this.#process.stdio[3] as Duplex;
-    this.#log = options.log ?? ((line) => process.stderr.write(`${line}\n`));
-    this.#readLog();
-    this.#socket.on("data", (chunk: Buffer) => this.#receive(chunk));
-    this.#socket.on("error", () => undefined);
-    this.exited = new Promise((resolve) => {
-      this.#process.on("error", (error) => {
-        this.#fail(new MwError("environment", `Starting ${options.program} failed: ${error.message}`, { cause: error, fix: "Build it: node scripts/build.mjs" }));
-        resolve();
-      });
-      this.#process.on("exit", (code, signal) => {
-        const over = (): void => {
-          clearTimeout(timer);
-          this.#fail(this.#exitError(code, signal));
-          resolve();
-        };
-        // By its close what it said last is in; but a helper that outlives a killed spawner may hold its stderr open.
-        const timer = setTimeout(over, LAST_WORDS_MS);
-        this.#process.once("close", over);
-      });
-    });
-  }
-
-  request(type: number, fields: FieldList): Promise<Frame> {
-    return new Promise((resolve, reject) => {
-      if (this.#failure) {
-        reject(this.#failure);
-        return;
-      }
-      const ref = this.#nextRef;
-      // 0 is for events.
-      this.#nextRef = ref === 0xffff_ffff ? 1 : ref + 1;
-      const frame = encodeFrame(type, ref, fields);
-      this.#waiting.set(ref, { resolve, reject });
-      this.#socket.write(frame);
-    });
-  }
-
-  async close(): Promise<void> {
-    this.#socket.end();
+    // Our end of the socket stays open: its end is to be the spawner's.
+    this.#channel.request(REQUEST.stop, []).catch(() => undefined);
     await this.exited;
-    this.#socket.destroy();
-  }
-
-  #receive(chunk: Buffer): void {
-    try {
-      for (const frame of this.#decoder.push(chunk)) this.#take(frame);
-    } catch (error) {
-      this.#fail(error instanceof MwError ? error : new MwError("internal", "Reading from the spawner failed", { cause: error }));
-      this.#socket.destroy();
-    }
-  }
-
-  #take(frame: Frame): void {
-    if (frame.ref === 0) {
-      this.#event(frame);
-      return;
-    }
-    const waiter = this.#waiting.get(frame.ref);
-    if (!waiter) return;
-    this.#waiting.delete(frame.ref);
-    const error = frame.error();
-    if (error) waiter.reject(spawnerError(error));
-    else waiter.resolve(frame);
-  }
-
-  #event(frame: Frame): void {
-    if (frame.type === EVENT.ended) {
-      const ended = readEnded(frame);
-      for (const listener of this.ended) listener(ended);
-      return;
-    }
-    if (frame.type === EVENT.blank) {
-      this.blank(readBlank(frame));
-      return;
-    }
-    for (const line of this.#early ?? []) this.#log(line);
-    this.#early = null;
-    this.#announce?.resolve(frame);
-  }
-
-  #readLog(): void {
-    let rest = "";
-    this.#process.stderr?.setEncoding("utf8").on("data", (text: string) => {
-      const lines = `${rest}${text}`.split("\n");
-      rest = (lines.pop() ?? "").slice(-4096);
-      this.#lastLines = [...this.#lastLines, ...lines].slice(-5);
-      if (this.#early === null) for (const line of lines) this.#log(line);
-      else this.#early = [...this.#early, ...lines].slice(-100);
-    });
-  }
-
-  #exitError(code: number | null, signal: string | null): MwError {
-    const said = this.#lastLines.map((line) => line.replace(/^spawn: /, "")).join("; ");
-    if (/No space left on device|Disk quota exceeded/.test(said)) {
-      return new MwError("host_exhausted", `Machines cannot be made while the disk of the data directory is full: ${said}`, { fix: "free some space (mw image gc), or name a data directory on a larger file system in MW_HOME" });
-    }
-    if (code === 3 || code === 2) return new MwError(code === 3 ? "environment" : "internal", `Machines cannot be made here: ${said}`);
-    return new MwError("sandbox_failed", `The process that makes machines has ended (${signal ?? `exit code ${code}`})${said ? `: ${said}` : ""}`);
-  }
-
-  #fail(error: MwError): void {
-    this.#failure ??= error;
-    this.#announce?.reject(this.#failure);
-    // Nobody may be waiting for the announcement any more.
-    this.first.catch(() => undefined);
-    for (const waiter of this.#waiting.values()) waiter.reject(this.#failure);
-    this.#waiting.clear();
+    this.#channel.destroy();
   }
 }
 
-function flags(options: SpawnerOptions): string[] {
-  const values: readonly (readonly [string, string | undefined])[] = [
-    ["--data", options.dataDirectory],
-    ["--run", options.runDirectory],
-    ["--init", options.init],
-    ["--files", options.files],
-    ["--tree", options.tree],
-    ["--slirp", options.slirp],
-    ["--seccomp", options.seccompFile],
-    ["--caps", options.capabilities?.toString(16)],
-    ["--grace-ms", options.graceMs?.toString()],
-    ["--slot-base", options.slotBase?.toString()],
-  ];
-  return values.flatMap(([flag, value]) => (value === undefined ? [] : [flag, value]));
-}
+const NONE = { spawner: null, ended: null } as const;
+const TAKEOVER_SOCKET = "takeover.sock";
 
-/** The spawner needs to find newuidmap and nothing else: no secret of the controller's environment reaches it. */
-function environment(): Record<string, string> {
-  return { PATH: `${process.env["PATH"] ?? ""}:/usr/sbin:/usr/bin:/sbin:/bin` };
+function held(home: string, holder: number | null): MwError {
+  return new MwError("busy", `Another process (${holder ?? "unknown"}) makes machines for ${home}`, {
+    fix: "Stop it, or use another data directory (MW_HOME).",
+    facts: { pid: holder },
+  });
 }

@@ -11,7 +11,7 @@ export async function prepareWorkdir(sandbox: Sandbox, workdir: string, spec: Sa
     await sandbox.files.mkdir(workdir, user === "" ? {} : { owner: user });
   } catch (error) {
     // Whoever wrote a workspace may have put anything there: a machine that starts from it still has to start.
-    if (spec.workspace === undefined || !(error instanceof MwError) || error.code === "sandbox_gone") throw error;
+    if ((spec.workspace === undefined && spec.snapshot === undefined) || !(error instanceof MwError) || error.code === "sandbox_gone") throw error;
   }
 }
 
@@ -19,8 +19,8 @@ export async function prepareWorkdir(sandbox: Sandbox, workdir: string, spec: Sa
  * True when the topmost directory that has anything at the path's first component holds the whole path as plain directories: nothing above can hide it then.
  * Anything less certain is left to the machine.
  */
-function inImage(workdir: string, { workspace, layers = [], root }: SandboxSpec): boolean {
-  if (workspace !== undefined || root.parts.length > 0) return false;
+function inImage(workdir: string, { workspace, snapshot, layers = [], root }: SandboxSpec): boolean {
+  if (workspace !== undefined || snapshot !== undefined || root.parts.length > 0) return false;
   const parts = workdir.split("/").filter((part) => part !== "");
   const first = parts[0] ?? "";
   const top = [...layers.map((layer) => layer.path), ...root.layers].find((layer) => lstatSync(join(layer, first), { throwIfNoEntry: false }) !== undefined);

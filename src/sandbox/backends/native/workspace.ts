@@ -6,7 +6,7 @@ import type { FileStat, SandboxPath, WorkspaceChange } from "../../sandbox.ts";
 import { FILE_TAG, FILES, KINDS } from "./files-protocol.ts";
 import { encodeFrame, type FieldList, type Frame, FrameDecoder } from "./wire.ts";
 
-const TREE = { changes: 1, discard: 2, read: 3, usage: 4, export: 5 } as const;
+const TREE = { changes: 1, discard: 2, read: 3, usage: 4, export: 5, squash: 6 } as const;
 const CHANGE_TAG = 14;
 const CHANGES = ["added", "changed", "removed"] as const;
 
@@ -79,6 +79,12 @@ export class WorkspaceReader {
   /** Copies the workspace exactly, as an overlay upper, to a host directory that does not exist yet. Rejects `conflict` when it does. */
   async export(directory: string): Promise<void> {
     await this.#ask(TREE.export, [[FILE_TAG.path, directory]]);
+  }
+
+  /** As `export`, with all that the workspace is based on and `layers` of the layers below it merged in. */
+  async squash(directory: string, layers: number): Promise<{ readonly bytes: number }> {
+    const end = await this.#ask(TREE.squash, [[FILE_TAG.path, directory], [FILE_TAG.max, layers]]);
+    return { bytes: end.number(FILE_TAG.bytes) ?? 0 };
   }
 
   close(): void {

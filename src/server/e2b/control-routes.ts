@@ -1,0 +1,277 @@
+/** The control plane for sandboxes, both generations of its routes. */
+import type { FastifyInstance, FastifyRequest } from "fastify";
+import type { z } from "zod";
+import { MwError } from "../../core/errors.ts";
+import { LIMITS } from "../../core/limits.ts";
+import type { Sandbox } from "../../sandbox/sandbox.ts";
+import type { SandboxEntry, SandboxRequest } from "../sandboxes/sandbox-entry.ts";
+import { checked } from "../endpoint.ts";
+import { aborted } from "../request-signal.ts";
+import type { Services } from "../services.ts";
+import { ALL_TRAFFIC, egressOf } from "./egress-rules.ts";
+import { e2bFailure } from "./failure.ts";
+import type { Accounts } from "./envd/accounts.ts";
+import { userOf } from "./envd/guest.ts";
+import type { ProcessHub } from "./envd/process-hub.ts";
+import { pageOf } from "./page.ts";
+import type { Observations } from "./observations.ts";
+import { detailDocument, listedDocument, newToken, sandboxDocument, type SandboxDocument, type SandboxSecrets } from "./sandbox-facts.ts";
+import {
+  connectSchema,
+  createSchema,
+  forkSchema,
+  listQuery,
+  logsQuery,
+  manyMetricsQuery,
+  metadataFilter,
+  metricsQuery,
+  networkUpdateSchema,
+  snapshotsQuery,
+  pauseSchema,
+  refreshSchema,
+  resumeSchema,
+  snapshotSchema,
+  timeoutSchema,
+  type CreateBody,
+} from "./schemas.ts";
+import { commandsOf, keptCommands, startIn } from "./template-start.ts";
+import type { Templates } from "./templates.ts";
+
+export interface Facade {
+  readonly services: Services;
+  readonly templates: Templates;
+  readonly secrets: SandboxSecrets;
+  readonly observations: Observations;
+  readonly accounts: Accounts;
+  readonly hubOf: (sandbox: Sandbox) => ProcessHub;
+  /** Below which sandboxes have host names. */
+  readonly domain: () => string;
+  /** Network of sandboxes whose maker did not ask for one. */
+  readonly network: Pick<SandboxRequest, "network" | "allow">;
+}
+
+/** Seconds, where a request does not say: of the older routes (as their clients' default), and of the newer. */
+const DEFAULT_TIMEOUT_S = { v1: 15, v2: 300 } as const;
+
+export function mountControl(app: FastifyInstance, facade: Facade): void {
+  const { services, secrets, observations, domain } = facade;
+  const { sandboxes } = services;
+  const entryOf = (request: FastifyRequest): SandboxEntry => sandboxes.get(request.owner.id, (request.params as { readonly id: string }).id);
+  const describe = (entry: SandboxEntry): SandboxDocument => sandboxDocument(entry, secrets.of(entry), domain());
+  // Older clients say `memory: true` by themselves, so that it means: where this host can. What is lost otherwise is told in the log.
+  const memoryKept = (entry: SandboxEntry, asked: boolean | null | undefined): boolean => {
+    const wanted = asked ?? entry.facts.request.pauseMemory;
+    const kept = wanted && entry.facts.request.checkpointable === true;
+    if (wanted && !kept) observations.log(entry, "warn", "paused without its processes: this host cannot keep the memory of sandboxes");
+    return kept;
+  };
+
+  for (const [url, generation] of [["/sandboxes", "v1"], ["/v2/sandboxes", "v2"]] as const) {
+    app.post(url, async (request, reply) => {
+      const body = bodyOf(createSchema, request);
+      const signal = aborted(request.raw, reply.raw);
+      const { entry } = await sandboxes.create(request.owner.id, await requestOf(facade, request.owner.id, body, generation), { signal });
+      await begin(facade, entry, signal);
+      return reply.code(201).send(describe(entry));
+    });
+    app.post(`${url}/:id/connect`, async (request, reply) => {
+      const body = bodyOf(connectSchema, request);
+      const entry = entryOf(request);
+      const paused = entry.state === "paused";
+      withProcesses(entry, body.memory);
+      await sandboxes.resume(entry, ttl(body.timeout ?? DEFAULT_TIMEOUT_S.v2));
+      return reply.code(paused ? 201 : 200).send(describe(entry));
+    });
+  }
+  for (const url of ["/sandboxes", "/v2/sandboxes"]) {
+    app.get(url, async (request, reply) => {
+      const query = checked(listQuery, request.query, "the query");
+      const wanted = metadataFilter(query.metadata);
+      const states = statesOf(query.state, url);
+      const after = query.startedAfter === undefined ? Number.NEGATIVE_INFINITY : Date.parse(query.startedAfter);
+      if (Number.isNaN(after)) throw new MwError("invalid_input", "startedAfter is no time");
+      const all = sandboxes
+        .list(request.owner.id)
+        .filter((entry) => states.has(entry.state) && entry.startedAt >= after && (query.template === undefined || entry.facts.request.template === query.template) && [...wanted].every(([name, value]) => entry.facts.request.metadata[name] === value));
+      return pageOf(reply, all, (entry) => entry.listKey, query).map(listedDocument);
+    });
+  }
+  app.get("/sandboxes/:id", (request) => {
+    const entry = entryOf(request);
+    return detailDocument(entry, secrets.of(entry), domain());
+  });
+  app.delete("/sandboxes/:id", async (request, reply) => {
+    await sandboxes.kill(entryOf(request));
+    return reply.code(204).send();
+  });
+  app.post("/sandboxes/:id/timeout", async (request, reply) => {
+    const entry = entryOf(request);
+    await sandboxes.renew(entry, ttl(bodyOf(timeoutSchema, request).timeout));
+    return reply.code(204).send();
+  });
+  app.post("/sandboxes/:id/refreshes", async (request, reply) => {
+    const entry = entryOf(request);
+    const wanted = ttl(bodyOf(refreshSchema, request).duration ?? DEFAULT_TIMEOUT_S.v1);
+    // It only ever makes a life longer.
+    if (services.runtime.now() + wanted > entry.endAt) await sandboxes.renew(entry, wanted);
+    return reply.code(204).send();
+  });
+  app.put("/sandboxes/:id/network", async (request, reply) => {
+    const entry = entryOf(request);
+    await changeNetwork(sandboxes, entry, bodyOf(networkUpdateSchema, request));
+    return reply.code(204).send();
+  });
+  app.post("/sandboxes/:id/pause", async (request, reply) => {
+    const entry = entryOf(request);
+    await sandboxes.pause(entry, memoryKept(entry, bodyOf(pauseSchema, request).memory));
+    return reply.code(204).send();
+  });
+  app.post("/sandboxes/:id/resume", async (request, reply) => {
+    const entry = entryOf(request);
+    const body = bodyOf(resumeSchema, request);
+    if (typeof body.autoPause === "boolean" && body.autoPause !== (entry.facts.request.onTimeout === "pause")) throw new MwError("unsupported", "what becomes of a sandbox at the end of its time is decided when it is made", { fix: "make it with autoPause" });
+    withProcesses(entry, body.memory);
+    if (entry.state === "running") throw new MwError("conflict", `the sandbox ${entry.id} is running already`);
+    await sandboxes.resume(entry, ttl(body.timeout ?? DEFAULT_TIMEOUT_S.v1));
+    return reply.code(201).send(describe(entry));
+  });
+  app.post("/sandboxes/:id/fork", async (request, reply) => {
+    const entry = entryOf(request);
+    const { timeout = DEFAULT_TIMEOUT_S.v2, count = 1 } = bodyOf(forkSchema, request);
+    const memory = memoryKept(entry, undefined);
+    const commands = commandsOf(entry.facts.request.extra);
+    const forked = await sandboxes.fork(entry, count, { memory, ttlMs: ttl(timeout), extra: () => ({ ...tokens(secrets.of(entry).traffic !== null), ...keptCommands(commands) }) });
+    // Where the processes are kept it runs already.
+    const children = memory ? forked : await Promise.all(forked.map(async (child) => ("entry" in child ? begin(facade, child.entry, services.draining).then(() => child, (error: unknown) => ({ error })) : child)));
+    return reply.code(201).send(children.map((child) => ("entry" in child ? { sandbox: describe(child.entry) } : { error: e2bFailure(child.error).body })));
+  });
+  app.post("/sandboxes/:id/snapshots", async (request, reply) => {
+    const entry = entryOf(request);
+    const { name } = bodyOf(snapshotSchema, request);
+    const { snapshot } = await sandboxes.snapshot(entry, { memory: memoryKept(entry, undefined), ...(name === undefined ? {} : { name: snapshotName(name) }) });
+    return reply.code(201).send({ snapshotID: snapshot.id, names: snapshot.name === null ? [] : [`${snapshot.name}:default`] });
+  });
+  app.get("/snapshots", async (request, reply) => {
+    const query = checked(snapshotsQuery, request.query, "the query");
+    const { sandboxID: sandbox, name } = query;
+    const all = (await sandboxes.snapshots(request.owner.id)).filter((snapshot) => (sandbox === undefined || snapshot.sandbox === sandbox) && (name === undefined || snapshot.id === name.replace(/:default$/, "") || snapshot.name === name.replace(/:default$/, "")));
+    return pageOf(reply, all, (snapshot) => snapshot.id, { ...query, order: "asc" }).map((snapshot) => ({ snapshotID: snapshot.id, names: snapshot.name === null ? [] : [`${snapshot.name}:default`] }));
+  });
+  app.get("/sandboxes/:id/metrics", async (request) => {
+    const entry = entryOf(request);
+    const { start = 0, end = Number.POSITIVE_INFINITY } = checked(metricsQuery, request.query, "the query");
+    return (await observations.metrics(entry)).filter(({ timestampUnix }) => timestampUnix >= start && timestampUnix <= end);
+  });
+  app.get("/sandboxes/metrics", async (request) => {
+    const { sandbox_ids: named } = checked(manyMetricsQuery, request.query, "the query");
+    const ids = [...new Set((typeof named === "string" ? [named] : named).flatMap((text) => text.split(",")))];
+    if (ids.length > 100) throw new MwError("limit_exceeded", "metrics of at most 100 sandboxes are told at once");
+    const found = await Promise.all(ids.map(async (id) => [id, (await observations.metrics(sandboxes.get(request.owner.id, id))).at(-1)] as const));
+    return { sandboxes: Object.fromEntries(found.filter(([, sample]) => sample !== undefined)) };
+  });
+  app.get("/v2/sandboxes/:id/logs", (request) => ({ logs: observations.logs(entryOf(request), checked(logsQuery, request.query, "the query")) }));
+  app.get("/sandboxes/:id/logs", (request) => {
+    const entries = observations.logs(entryOf(request), checked(logsQuery, request.query, "the query"));
+    return { logs: entries.map(({ timestamp, message }) => ({ timestamp, line: message })), logEntries: entries };
+  });
+  app.get("/teams", () => [{ teamID: "local", name: "local", apiKey: "", isDefault: true }]);
+}
+
+function bodyOf<T extends z.ZodType>(schema: T, request: FastifyRequest): z.output<T> {
+  return checked(schema, request.body ?? {}, "the body");
+}
+
+/** Processes that a pause has kept are not thrown away by a resume that wants none. */
+function withProcesses(entry: SandboxEntry, memory: boolean | undefined): void {
+  if (entry.state === "paused" && memory === false && entry.facts.request.pauseMemory) throw new MwError("unsupported", "a sandbox that was paused with its processes resumes with them");
+}
+
+function ttl(timeout: number): number {
+  return Math.max(LIMITS.leaseMinMs, timeout * 1000);
+}
+
+function statesOf(asked: string | readonly string[] | undefined, url: string): ReadonlySet<string> {
+  // The older list knows running ones only.
+  if (asked === undefined) return new Set(url === "/sandboxes" ? ["running"] : ["running", "paused"]);
+  const states = (typeof asked === "string" ? [asked] : asked).flatMap((text) => text.split(","));
+  const unknown = states.find((state) => state !== "running" && state !== "paused");
+  if (unknown !== undefined) throw new MwError("invalid_input", `there is no state ${JSON.stringify(unknown.slice(0, 50))}`);
+  return new Set(states);
+}
+
+/** `name` or `name:tag`; snapshots have no further tags. */
+function snapshotName(text: string): string {
+  const [name = "", tag = "default", more] = text.split(":");
+  if (!/^[A-Za-z0-9._-]{1,128}$/.test(name) || tag !== "default" || more !== undefined) throw new MwError("invalid_input", `${JSON.stringify(text.slice(0, 200))} cannot be a snapshot's name`, { fix: "use letters, digits, dots, underscores and dashes; the only tag is default" });
+  return name;
+}
+
+async function requestOf({ services, templates, network }: Facade, owner: string, body: CreateBody, generation: "v1" | "v2"): Promise<SandboxRequest> {
+  const { capabilities } = services.machines.backend;
+  const template = await templates.find(owner, body.templateID);
+  const onTimeout = body.autoPause === true ? "pause" : "kill";
+  if (body.autoPauseMemory !== undefined && onTimeout !== "pause") throw new MwError("invalid_input", "autoPauseMemory goes with autoPause");
+  if (body.autoPauseMemory === true && !capabilities.memorySnapshot) throw new MwError("unsupported", `the memory of a sandbox cannot be kept here: ${capabilities.missing["memorySnapshot"] ?? "it is not offered"}`);
+  const autoResume = body.autoResume?.enabled ?? false;
+  if (autoResume && onTimeout !== "pause") throw new MwError("invalid_input", "autoResume goes with autoPause");
+  if (autoResume && body.autoPauseMemory === false) throw new MwError("invalid_input", "a sandbox that is paused without its processes is not resumed by whoever asks: autoResume goes with autoPauseMemory");
+  const { memory } = capabilities.isolation.enforced;
+  return {
+    ...template.start,
+    template: body.templateID,
+    ...(template.cpuCount === null || !capabilities.isolation.enforced.cpu ? {} : { cpus: template.cpuCount }),
+    ...(memory ? { memoryBytes: (template.memoryMB ?? DEFAULT_MEMORY_MB) * (1 << 20) } : {}),
+    diskBytes: LIMITS.e2bDiskBytes,
+    ...networkOf(body, generation, network, capabilities.networks.includes("public")),
+    env: body.envVars ?? {},
+    metadata: body.metadata ?? {},
+    ttlMs: ttl(body.timeout ?? DEFAULT_TIMEOUT_S[generation]),
+    onTimeout,
+    // Clients of this protocol expect that a pause keeps processes: it does where that is possible.
+    ...(capabilities.memorySnapshot ? { checkpointable: true } : {}),
+    pauseMemory: body.autoPauseMemory ?? capabilities.memorySnapshot,
+    autoResume,
+    extra: { ...tokens(body.network?.allowPublicTraffic === false), ...keptCommands(template.commands) },
+  };
+}
+
+/** What its template starts in it; one in which that fails is ended. */
+async function begin({ services, accounts, hubOf, observations }: Facade, entry: SandboxEntry, signal: AbortSignal): Promise<void> {
+  const commands = commandsOf(entry.facts.request.extra);
+  if (commands === null) return;
+  const { sandboxes, runtime } = services;
+  try {
+    const sandbox = await sandboxes.running(entry);
+    const { workdir } = await userOf(accounts, sandbox, null);
+    await startIn(sandbox, commands, { hub: hubOf(sandbox), workdir, runtime, signal, log: (line) => observations.log(entry, "info", line) });
+  } catch (error) {
+    await sandboxes.kill(entry);
+    throw error;
+  }
+}
+
+/** `traffic`: for ports that are not public. */
+function tokens(traffic: boolean): NonNullable<SandboxRequest["extra"]> {
+  return { access: newToken(), ...(traffic ? { traffic: newToken() } : {}) };
+}
+
+const DEFAULT_MEMORY_MB = 1024;
+
+/** Older clients ask for the internet by themselves, so that their wish is the server's default; newer ones say it only when their user does. */
+function networkOf(body: CreateBody, generation: "v1" | "v2", fallback: Facade["network"], possible: boolean): Pick<SandboxRequest, "network" | "allow"> {
+  const asked = egressOf(body);
+  if (asked !== null && asked.network !== "public") return asked;
+  if (asked === null || generation === "v1") return fallback;
+  if (!possible) throw new MwError("unsupported", "sandboxes of this host have no internet access", { fix: "mw doctor says what the host lacks for it" });
+  return asked;
+}
+
+/** Replaces the rules of a living sandbox, where its network can change so. */
+async function changeNetwork(sandboxes: Services["sandboxes"], entry: SandboxEntry, body: z.output<typeof networkUpdateSchema>): Promise<void> {
+  const { allow_internet_access: access, ...network } = body;
+  const asked = egressOf({ allow_internet_access: access, network });
+  const now = entry.facts.request.network ?? "none";
+  if (now === "allowlist" && (asked?.network === "allowlist" || asked?.network === "none")) await sandboxes.allow(entry, asked.network === "allowlist" ? asked.allow : []);
+  else if ((asked?.network ?? now) !== now) throw new MwError("unsupported", `the sandbox was made with the network "${now}", which does not become "${asked?.network}"`, { fix: "make it with the rules that it is to have; names can be changed in a sandbox that was made with allowOut" });
+  else if (asked === null && now === "allowlist") throw new MwError("unsupported", 'a sandbox that was made with allowOut does not get everything', { fix: `give allowOut, and denyOut: [${JSON.stringify(ALL_TRAFFIC)}]` });
+}
