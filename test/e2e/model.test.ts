@@ -49,6 +49,34 @@ describe("mw run with a model", () => {
     expect(await leftoversAfter(home)).toEqual([]);
   });
 
+  it("begins again, when asked to, what ended for the model server's sake, and says why a run has no samples", async () => {
+    const task = writeTask(join(place, "again"), { name: "test/again" });
+    let broken = true;
+    const isProbe = (body: Readonly<Record<string, unknown>>): boolean => !("tools" in body);
+    const engine = await startEngine(({ body, turn }) => (broken && !isProbe(body) ? { status: 400, raw: JSON.stringify({ error: { message: "no such adapter", type: "invalid_request_error" } }) } : turn > 0 ? { content: "done" } : { content: null, calls: [{ command: "mkdir -p /work; echo hello > /work/out" }] }));
+    try {
+      const first = await mw(["run", task, "--harness", "bash", "--upstream", `vllm=${engine.root}`, "--model", "test-model", "-n", "2", "--concurrency", "2", "--json", "--quiet"], { env: { MW_HOME: home } });
+      const { run, outcomes } = JSON.parse(first.stdout) as { run: string; outcomes: Record<string, number> };
+      expect(outcomes).toEqual({ model_error: 2 });
+      const out = join(place, "none.safetensors");
+      const none = await mw(["export", run, "--format", "safetensors", "--out", out], { env: { MW_HOME: home } });
+      expect([none.code, none.stderr]).toEqual([2, expect.stringContaining("has no samples")]);
+      expect(readdirSync(place)).not.toContain("none.safetensors");
+      broken = false;
+      // Without being asked to, what is recorded stands.
+      expect(JSON.parse((await mw(["resume", run, "--json", "--quiet"], { env: { MW_HOME: home } })).stdout)).toMatchObject({ outcomes: { model_error: 2 } });
+      const again = await mw(["resume", run, "--errors", "--json", "--quiet"], { env: { MW_HOME: home } });
+      expect([again.code, again.stderr]).toEqual([0, ""]);
+      expect(JSON.parse(again.stdout)).toMatchObject({ run, outcomes: { model_error: 2, scored: 2 } });
+      expect((await mw(["export", run, "--format", "safetensors", "--out", out], { env: { MW_HOME: home } })).stderr).toContain("2 samples");
+      const oracle = JSON.parse((await mw(["run", task, "--harness", "oracle", "--json", "--quiet"], { env: { MW_HOME: home } })).stdout) as { run: string };
+      expect((await mw(["export", oracle.run, "--format", "parquet", "--out", out], { env: { MW_HOME: home } })).stderr).toContain("none of its rollouts called a model");
+    } finally {
+      await engine.close();
+    }
+    expect(await leftoversAfter(home)).toEqual([]);
+  });
+
   it("gives each attempt a sampling seed of its own, the same ones in an equal run, and records them", async () => {
     const task = writeTask(join(place, "seeded"), { name: "test/seeded" });
     const seedsOf = async (sampling: string, seed: string): Promise<number[]> => {
@@ -77,7 +105,7 @@ describe("mw run with a model", () => {
 });
 
 describe("mw run with a program that calls the model by itself", () => {
-  it("gives it a model API inside its machine, whose calls are in the rollout's log, and which is closed with it", async () => {
+  it.each(["native", "oci"])("gives it a model API inside its machine (%s), whose calls are in the rollout's log, and which is closed with it", async (backend) => {
     const task = writeTask(join(place, "generic"), { name: "test/generic" });
     // The image is the host's: its Node is there.
     const program = `const answer = await fetch(process.env.OPENAI_BASE_URL + "/chat/completions", { method: "POST", headers: { authorization: "Bearer " + process.env.OPENAI_API_KEY }, body: JSON.stringify({ model: "any", messages: [{ role: "user", content: "How?" }] }) });
@@ -85,7 +113,7 @@ describe("mw run with a program that calls the model by itself", () => {
     const ask = `${process.execPath} --input-type=module -e '${program}' && mkdir -p /work && echo hello > /work/out; env`;
     const engine = await startEngine([{ content: "Just write hello." }]);
     try {
-      const { code, stdout, stderr } = await mw(["run", task, "--harness", "generic", "--harness-command", ask, "--upstream", `vllm=${engine.url}`, "--model", "m", "--require-tokens", "--json", "--quiet"], { env: { MW_HOME: home, MW_API_KEY: KEY } });
+      const { code, stdout, stderr } = await mw(["run", task, "--harness", "generic", "--harness-command", ask, "--upstream", `vllm=${engine.url}`, "--model", "m", "--require-tokens", "--json", "--quiet"], { env: { MW_HOME: home, MW_API_KEY: KEY, MW_BACKEND: backend } });
       expect(code, stderr).toBe(0);
       const { run, outcomes, rollouts } = JSON.parse(stdout) as { run: string; outcomes: unknown; rollouts: { rollout: string; reward: number }[] };
       expect(outcomes).toEqual({ scored: 1 });

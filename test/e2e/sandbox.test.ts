@@ -63,3 +63,58 @@ test("create holds a machine that other processes reach, until rm", async () => 
   expect(JSON.parse(mw(["ls", "--json"]).out)).toEqual({ sandboxes: [] });
   expect(readdirSync(join(base, "home/held"))).toEqual([]);
 });
+
+/** Starts a holder and resolves to its machine's id. */
+async function held(inputs: readonly string[]): Promise<{ readonly id: string; readonly ended: Promise<number | null> }> {
+  const holder = spawn(process.execPath, [MAIN, "sandbox", "create", ...inputs], { env: env(), stdio: ["ignore", "pipe", "pipe"] });
+  let err = "";
+  holder.stderr.on("data", (data: Buffer) => (err += data.toString()));
+  const ended = new Promise<number | null>((resolve) => holder.once("exit", resolve));
+  const id = await new Promise<string>((resolve, reject) => {
+    holder.stdout.once("data", (data: Buffer) => resolve(data.toString().trim()));
+    holder.once("exit", (code) => reject(new Error(`create ended with ${code}: ${err}`)));
+  });
+  return { id, ended };
+}
+
+test("a held machine is kept, forked, paused and resumed by other processes, and another starts from its snapshot", async () => {
+  const { id, ended } = await held([reference()]);
+  expect(mw(["exec", id, "--", "sh", "-c", "echo one > /f"]).code).toBe(0);
+  const taken = mw(["snapshot", id, "--name", "first"]);
+  expect(taken).toMatchObject({ code: 0, out: expect.stringMatching(/^snap[0-9a-z]+\n$/), err: expect.stringContaining("stood still") });
+  expect(mw(["exec", id, "--", "sh", "-c", "echo two > /f"]).code).toBe(0);
+  const children = mw(["fork", id, "-n", "2"]).out.trim().split("\n");
+  expect(children.length).toBe(2);
+  expect(mw(["exec", children[0] ?? "", "--", "sh", "-c", "cat /f; hostname"]).out).toBe(`two\n${children[0]}\n`);
+  expect(mw(["pause", id])).toMatchObject({ code: 0, out: `${id}\n` });
+  expect(mw(["exec", id, "--", "true"])).toMatchObject({ code: 1, err: expect.stringContaining(`mw sandbox resume ${id}`) });
+  expect((JSON.parse(mw(["ls", "--json"]).out) as { sandboxes: { sandbox: string; state: string }[] }).sandboxes.find(({ sandbox }) => sandbox === id)?.state).toBe("paused");
+  expect(mw(["resume", id]).code).toBe(0);
+  expect(mw(["exec", id, "--", "cat", "/f"]).out).toBe("two\n");
+  // The parent goes, its children stay with the same holder.
+  expect(mw(["rm", id]).code).toBe(0);
+  expect(mw(["exec", children[1] ?? "", "--", "cat", "/f"]).out).toBe("two\n");
+  const second = await held(["--snapshot", "first"]);
+  expect(mw(["exec", second.id, "--", "cat", "/f"]).out).toBe("one\n");
+  expect(mw(["rm", ...children, second.id]).code).toBe(0);
+  expect([await ended, await second.ended]).toEqual([0, 0]);
+  expect(mw(["snapshots", "export", "first", join(base, "first.snap")]).code).toBe(0);
+  expect(mw(["snapshots", "rm", "first"]).code).toBe(0);
+  expect(mw(["snapshots", "import", join(base, "first.snap"), "--name", "back"]).code).toBe(0);
+  expect(mw(["snapshots", "ls"]).out).toContain("back");
+  expect(mw(["run", "--snapshot", "back", reference(), "--", "cat", "/f"])).toMatchObject({ code: 0, out: "one\n" });
+  expect(mw(["run", "--snapshot", "nope", reference(), "--", "cat", "/f"])).toMatchObject({ code: 2, err: expect.stringContaining("nope") });
+  expect(mw(["snapshots", "rm", "back"]).code).toBe(0);
+  expect(JSON.parse(mw(["snapshots", "gc", "--json"]).out)).toEqual({ layers: 0, bytes: 0 });
+  expect(readdirSync(join(base, "home/held"))).toEqual([]);
+  for (const part of ["records", "layers", "memory", "work", "holds"]) expect(readdirSync(join(base, "home/snapshots", part)), part).toEqual([]);
+});
+
+test("a paused machine goes with its holder, and leaves nothing on disk", async () => {
+  const { id, ended } = await held([reference()]);
+  expect(mw(["pause", id]).code).toBe(0);
+  expect(mw(["snapshots", "ls"]).out).toContain(`paused ${id}`);
+  expect(mw(["rm", id]).code).toBe(0);
+  expect(await ended).toBe(0);
+  expect(mw(["snapshots", "ls"]).out).toBe("");
+});

@@ -1,7 +1,9 @@
 /** `mw task check` as its users run it: JSON shape and exit codes. */
+import { readFileSync } from "node:fs";
 import { rm } from "node:fs/promises";
 import { join } from "node:path";
 import { afterAll, beforeAll, describe, expect, test } from "vitest";
+import { CERTIFICATE_FILE, certificateSchema } from "../../src/task/check/certificate.ts";
 import { mw as runMw, type CliResult } from "../support/cli.ts";
 import { MINIMAL, temporaryDirectory, writeTask } from "../support/task-fixture.ts";
 
@@ -33,6 +35,22 @@ describe("mw task check", () => {
       { agent: "oracle", mode: "fresh", outcome: "scored", reward: 1 },
       { agent: "oracle", mode: "shared", outcome: "scored", reward: 1 },
     ]);
+  });
+
+  test("a certificate says what every gate said, for the content that was checked, and is no part of it", async () => {
+    await writeTask(root, "certified", {}, GOOD);
+    await writeTask(root, "idle", { "solution/solve.sh": "true\n" }, GOOD);
+    const { code, stdout } = await mw("task", "check", "certified", "idle", "--certify", "--json", "--quiet");
+    expect(code).toBe(1);
+    const { tasks } = JSON.parse(stdout) as { tasks: { digest: string; failures: string[] }[] };
+    const [certified, idle] = ["certified", "idle"].map((name) => certificateSchema.parse(JSON.parse(readFileSync(join(root, name, CERTIFICATE_FILE), "utf8"))));
+    expect(certified).toMatchObject({ task: "certified", passed: true, failures: [], digest: tasks[0]?.digest, lint: { errors: 0, warnings: 0 } });
+    expect(certified?.gates.map(({ agent, mode, reward }) => [agent, mode, reward])).toEqual([["nop", "fresh", 0], ["oracle", "fresh", 1], ["oracle", "shared", 1]]);
+    expect(idle).toMatchObject({ passed: false, failures: tasks[1]?.failures });
+    // It is no part of the content that it speaks of.
+    const again = await mw("task", "check", "certified", "--lint", "--json");
+    expect((JSON.parse(again.stdout) as { tasks: { digest: string }[] }).tasks[0]?.digest).toBe(certified?.digest);
+    for (const other of [["--lint"], ["--image", "host"], ["--network", "none"]]) expect(await mw("task", "check", "certified", "--certify", ...other)).toMatchObject({ code: 2, stderr: expect.stringContaining("as it is") });
   });
 
   test("gates that fail are named, exit code 1", async () => {

@@ -61,7 +61,7 @@ async function machine(agent: string | undefined, workspace?: VerifyResult["work
 async function attemptStep(sandbox: Sandbox, directory: string, step: string | null, keepWorkspace = false): Promise<VerifyResult> {
   const task = await loadTask(directory);
   try {
-    return await verifier.verify({ task, step, sandbox, root, directory: join(directory, ".out"), network: "none", timeoutMultiplier: 1, signal: new AbortController().signal, keepWorkspace });
+    return await verifier.verify({ task, step, sandbox, root, directory: join(directory, ".out"), network: { mode: "none", allow: [] }, timeoutMultiplier: 1, signal: new AbortController().signal, keepWorkspace });
   } finally {
     await sandbox.kill().catch(() => undefined);
   }
@@ -271,7 +271,7 @@ describe("other modes", () => {
       const directory = await writeTask(home, `task${next++}`, { "task.toml": toml, "tests/test.sh": TEST });
       const workspaceArchive = join(directory, ".out", "workspace.tar");
       const sandbox = await machine("mkdir -p /app/out; echo x > /app/out/a; touch /app/other; rm -f /etc/motd");
-      const { verdict } = await verifier.verify({ task: await loadTask(directory), step: null, sandbox, root, directory: join(directory, ".out"), network: "none", timeoutMultiplier: 1, signal: new AbortController().signal, workspaceArchive });
+      const { verdict } = await verifier.verify({ task: await loadTask(directory), step: null, sandbox, root, directory: join(directory, ".out"), network: { mode: "none", allow: [] }, timeoutMultiplier: 1, signal: new AbortController().signal, workspaceArchive });
       expect(verdict.evidence.notes.join("\n")).not.toContain("not kept");
       expect(execFileSync("tar", ["-tf", workspaceArchive], { encoding: "utf8" })).toContain("app/other\n");
     }

@@ -1,5 +1,5 @@
 /** A rollout's surroundings for tests of harnesses: everything recorded is kept, and can be searched as one text. */
-import { mkdtempSync, rmSync } from "node:fs";
+import { mkdtempSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { systemRuntime } from "../../src/core/runtime.ts";
@@ -24,13 +24,10 @@ export const BUDGETS: Budgets = { turns: 20, tokens: null, timeMs: null, command
 
 let kept: string | null = null;
 
-/** One directory for all contexts of this process, gone with it. */
+/** One directory for all contexts of this process, gone with the test run: workers are killed at its end. */
 function keptDirectory(): string {
   if (kept !== null) return kept;
-  const made = mkdtempSync(join(tmpdir(), "mw-kept-"));
-  process.once("exit", () => rmSync(made, { recursive: true, force: true }));
-  kept = made;
-  return made;
+  return (kept = mkdtempSync(join(process.env["MW_HOME"] ?? tmpdir(), "mw-kept-")));
 }
 
 export function harnessContext(sandbox: Sandbox, changes: Partial<HarnessContext> = {}): { readonly context: HarnessContext; readonly recorded: Recorded; readonly log: CallSink } {

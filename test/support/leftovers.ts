@@ -23,16 +23,24 @@ export function machines(home: string): readonly string[] {
   return [
     ...processesIn(`manyworlds-${hash}`, (name) => isSpare(home, `.${name}`)),
     ...groups("/sys/fs/cgroup", `manyworlds-${hash}`, 4).filter(([, name]) => !isSpare(home, `.${name}`)).map(([path]) => `control group ${path}`),
+    ...processesIn(`manyworlds-oci-${hash}`, () => false),
+    ...groups("/sys/fs/cgroup", `manyworlds-oci-${hash}`, 4).map(([path]) => `control group ${path}`),
+    ...[join(home, "oci"), `${sockets}.oci`].flatMap((place) => names(place).map((name) => `controller's directory ${join(place, name)}`)),
     ...mounts([realpathSync(home), sockets]),
-    ...(existsSync(gatewaySocket(home)) ? [`gateway socket ${gatewaySocket(home)}`] : []),
+    ...(existsSync(gatewaySocket(home)) && !spawnerLives(home) ? [`gateway socket ${gatewaySocket(home)}`] : []),
     ...names(sockets).filter((name) => !isSpare(home, name)).map((name) => `socket directory ${join(sockets, name)}`),
   ];
 }
 
 /** Made beforehand by a spawner that lives, for its next machines: it takes them away when it ends. Those of one that died are left over. */
 function isSpare(home: string, name: string): boolean {
-  const [holder, epoch] = [read(join(home, "lock")).trim(), read(join(home, "epoch")).trim()];
-  return new RegExp(`^\\.sbx-${epoch}-\\d+$`).test(name) && read(`/proc/${holder}/comm`) === "spawn\n" && existsSync(join(runDirectory(home), name));
+  const epoch = read(join(home, "epoch")).trim();
+  return new RegExp(`^\\.sbx-${epoch}-\\d+$`).test(name) && spawnerLives(home) && existsSync(join(runDirectory(home), name));
+}
+
+/** A controller is at work: what it listens on is no leftover. */
+function spawnerLives(home: string): boolean {
+  return read(`/proc/${read(join(home, "lock")).trim()}/comm`) === "spawn\n";
 }
 
 /** Polls, because what a killed process held is given back by the kernel a moment later, which is long on a loaded machine. */

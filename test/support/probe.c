@@ -21,6 +21,7 @@
 #include <sys/wait.h>
 #include <sys/xattr.h>
 #include <termios.h>
+#include <time.h>
 #include <unistd.h>
 
 static int report(long result)
@@ -57,14 +58,19 @@ static int hold(int holds)
 	return report(0);
 }
 
-static int anonymous(size_t mebibytes, int holds)
+/* A pause after each page: whoever looks meanwhile sees every step. */
+static int anonymous(size_t mebibytes, int holds, int creeps)
 {
+	struct timespec pause = {.tv_nsec = 1000};
 	char *memory = mmap(NULL, mebibytes << 20, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 
 	if (memory == MAP_FAILED)
 		return report(-1);
-	for (size_t at = 0; at < mebibytes << 20; at += 4096)
+	for (size_t at = 0; at < mebibytes << 20; at += 4096) {
 		memory[at] = 1;
+		if (creeps)
+			nanosleep(&pause, NULL);
+	}
 	return hold(holds);
 }
 
@@ -253,7 +259,7 @@ int main(int argc, char **argv)
 	if (!strcmp(what, "sys"))
 		return raw_call(argc - 2, argv + 2);
 	if (!strcmp(what, "anon"))
-		return anonymous(strtoul(a, NULL, 0), !strcmp(b, "hold"));
+		return anonymous(strtoul(a, NULL, 0), strcmp(b, "") != 0, !strcmp(b, "creep"));
 	if (!strcmp(what, "memfd"))
 		return memfd(strtoul(a, NULL, 0), !strcmp(b, "hold"));
 	if (!strcmp(what, "forks"))

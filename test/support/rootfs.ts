@@ -65,14 +65,13 @@ export function makeTestRoot(parent: string = tmpdir()): TestRoot {
 const SMALL_PROGRAMS = ["eater", "filler"] as const;
 let probe: string | null = null;
 
-/** Compiled once per process, statically, so that it runs in any image. */
+/** Compiled once per process, statically, so that it runs in any image. Gone with the test run. */
 function probeProgram(): string {
   if (probe !== null) return probe;
-  const directory = mkdtempSync(join(tmpdir(), "mw-probe-"));
+  const directory = mkdtempSync(join(process.env["MW_HOME"] ?? tmpdir(), "mw-probe-"));
   const target = join(directory, "probe");
   const source = fileURLToPath(new URL("./probe.c", import.meta.url));
   execFileSync("gcc", ["-static", "-O2", "-D_GNU_SOURCE", source, "-o", target], { stdio: ["ignore", "inherit", "inherit"] });
-  process.on("exit", () => rmSync(directory, { recursive: true, force: true }));
   for (const name of SMALL_PROGRAMS) {
     execFileSync("gcc", ["-static", "-nostdlib", "-O2", fileURLToPath(new URL(`./${name}.c`, import.meta.url)), "-o", join(directory, name)], { stdio: ["ignore", "inherit", "inherit"] });
   }

@@ -35,3 +35,12 @@ export async function boot(place: string, job: string): Promise<Booted> {
   const code = read("code").trim();
   return { code: code === "" ? null : Number(code), log: `${read("log")}\n${console}`, read };
 }
+
+/**
+ * Why it cannot come up on this host, or null. The kernel of Debian 12 holds the floating-point state of its processes in room of a fixed size, which that of processors with wider
+ * registers (AMX) does not fit into: then every first process dies in `put_fp_registers`, before anything of ours runs. Any other failure to boot is one.
+ */
+export async function cannotBoot(place: string): Promise<string | null> {
+  const { code, log } = await boot(place, "exit 0\n");
+  return code === null && log.includes("put_fp_registers") ? "this processor's registers are wider than the User-Mode Linux of this distribution can hold" : null;
+}

@@ -113,11 +113,14 @@ export function execSessionSuite(options: ConformanceOptions): void {
 
   test("killProcesses leaves an empty machine that still works", async () => {
     const sandbox = await machine();
+    const processes = async (): Promise<number> => Number((await sh(sandbox, ["/bin/sh", "-c", "ls -d /proc/[0-9]* | wc -l"])).out);
+    const idle = await processes();
     await sh(sandbox, "for i in 1 2 3 4 5 6 7 8; do setsid sleep 91 >/dev/null 2>&1 & done; (setsid sh -c 'while :; do setsid sleep 92 & sleep 0.01; done' >/dev/null 2>&1 &)");
     const running = await sandbox.exec({ command: "sleep 93" });
     await sandbox.killProcesses();
     expect((await running.exit).code).toBe(137);
-    expect((await sh(sandbox, ["/bin/sh", "-c", "ls -d /proc/[0-9]* | wc -l"])).out.trim()).toMatch(/^[1-6]$/);
+    // The machinery keeps at most two processes ready for commands to come.
+    expect(await processes()).toBeLessThanOrEqual(idle + 2);
     expect(await pidsOf(sandbox, "sleep 9")).toEqual([]);
   });
 

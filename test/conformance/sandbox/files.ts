@@ -76,6 +76,28 @@ export function fileSuite(options: ConformanceOptions): void {
     await expect(sandbox.files.list("/nothing")).rejects.toMatchObject({ code: "not_found" });
   });
 
+  test("contents in pieces, both ways; what breaks off leaves nothing", async () => {
+    const sandbox = await machine();
+    const piece = Buffer.alloc(300_000, 7);
+    await sandbox.files.write("/pieces", (async function* () {
+      for (let at = 0; at < 20; at++) yield piece;
+    })());
+    let bytes = 0;
+    for await (const part of sandbox.files.readStream("/pieces")) bytes += part.length;
+    expect(bytes).toBe(20 * piece.length);
+    for await (const part of sandbox.files.readStream("/dev/.mw/files")) {
+      expect(part.length).toBeGreaterThan(0);
+      break;
+    }
+    const broken = sandbox.files.write("/broken", (async function* () {
+      yield piece;
+      throw new Error("the sender broke off");
+    })());
+    await expect(broken).rejects.toThrow(/broke off/);
+    expect(await sandbox.files.stat("/broken")).toBeNull();
+    await expect(sandbox.files.readStream("/nothing")[Symbol.asyncIterator]().next()).rejects.toMatchObject({ code: "not_found" });
+  });
+
   test("mkdir, move, remove", async () => {
     const sandbox = await machine();
     await sandbox.files.mkdir("/a/b/c", { mode: 0o700 });

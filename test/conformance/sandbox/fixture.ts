@@ -1,6 +1,6 @@
 /** One backend per group of tests, machines that are killed after each test, and short forms for running commands and reading their text. */
-import { afterAll, afterEach, beforeAll } from "vitest";
-import type { ExecOptions, ExecResult, Sandbox, SandboxBackend, SandboxSpec } from "../../../src/sandbox/sandbox.ts";
+import { afterAll, afterEach, beforeAll, expect, test, type TestContext } from "vitest";
+import type { Capabilities, ExecOptions, ExecResult, Sandbox, SandboxBackend, SandboxSpec } from "../../../src/sandbox/sandbox.ts";
 import type { ConformanceOptions } from "./suite.ts";
 
 export interface Fixture {
@@ -9,7 +9,11 @@ export interface Fixture {
   machine(spec?: Partial<SandboxSpec>): Promise<Sandbox>;
   /** One machine for all tests of the group that leave it as it was. */
   shared(): Promise<Sandbox>;
+  /** A test of what a backend need not have: where it has not, the body is not run, but `refused`, and that the reason is given. */
+  having(capability: Optional, refused: () => Promise<void>): (name: string, body: (context: TestContext) => Promise<void>, timeoutMs?: number) => void;
 }
+
+type Optional = { [Name in keyof Capabilities]: Capabilities[Name] extends boolean ? Name : never }[keyof Capabilities];
 
 export function fixture(options: ConformanceOptions): Fixture {
   let backend: SandboxBackend | null = null;
@@ -39,6 +43,17 @@ export function fixture(options: ConformanceOptions): Fixture {
       common ??= opened().create({ root: options.root() });
       return common;
     },
+    having: (capability, refused) => (name, body, timeoutMs) =>
+      test(
+        name,
+        async (context) => {
+          if (opened().capabilities[capability]) return body(context);
+          await refused();
+          expect(opened().capabilities.missing[capability]).toBeTruthy();
+          await context.annotate(`${capability} is absent here (${opened().capabilities.missing[capability]}): asserted as refused`);
+        },
+        timeoutMs,
+      ),
   };
 }
 

@@ -1,7 +1,7 @@
 /** Read-only layers over the image, at places of every kind: seen by all machines that have them, written by none, and no part of what a machine leaves. */
 import { chmodSync, cpSync, mkdirSync, mkdtempSync, readFileSync, rmSync, symlinkSync, writeFileSync } from "node:fs";
 import { dirname, join } from "node:path";
-import { expect, test } from "vitest";
+import { expect } from "vitest";
 import { fixture, sh, text } from "./fixture.ts";
 import type { ConformanceOptions } from "./suite.ts";
 
@@ -9,7 +9,10 @@ import type { ConformanceOptions } from "./suite.ts";
 const TARGETS = ["/opt/mw-agent", "/usr/local/mw-agent", "/usr/bin", "/.mw/harness"];
 
 export function layerSuite(options: ConformanceOptions): void {
-  const { machine, backend } = fixture(options);
+  const { machine, backend, having } = fixture(options);
+  const layered = having("layers", async () => {
+    await expect(machine({ layers: [{ path: options.scratch() }] })).rejects.toMatchObject({ code: "unsupported" });
+  });
 
   /** A directory that holds the files, readable for everybody, as a layer that was baked. */
   const layer = (files: Readonly<Record<string, string>>): string => {
@@ -25,7 +28,7 @@ export function layerSuite(options: ConformanceOptions): void {
   const tool = (word: string): string => `#!/bin/sh\necho ${word}\n`;
 
   for (const target of TARGETS) {
-    test(`a layer at ${target}: run from there, beside what the image has, writes are the machine's own`, async () => {
+    layered(`a layer at ${target}: run from there, beside what the image has, writes are the machine's own`, async () => {
       const path = layer({ [`${target}/mw-tool`]: tool("layer"), [`${target}/mw-lib/data`]: "data" });
       const [one, two] = [await machine({ layers: [{ path }] }), await machine({ layers: [{ path }] })];
       // What the image has beside it is still there.
@@ -40,7 +43,7 @@ export function layerSuite(options: ConformanceOptions): void {
       expect(readFileSync(join(path, target, "mw-lib/data"), "utf8")).toBe("data");
     });
 
-    test(`a layer at ${target} is no part of the workspace`, async () => {
+    layered(`a layer at ${target} is no part of the workspace`, async () => {
       const path = layer({ [`${target}/mw-tool`]: tool("layer"), [`${target}/mw-big`]: "x".repeat(1 << 20) });
       const one = await machine({ layers: [{ path }] });
       await sh(one, `${target}/mw-tool; cat ${target}/mw-big > /dev/null; ls -lR ${target} > /dev/null; mkdir -p /work; echo done > /work/out`);
@@ -67,14 +70,14 @@ export function layerSuite(options: ConformanceOptions): void {
     });
   }
 
-  test("several layers at one place: the topmost wins, directories join", async () => {
+  layered("several layers at one place: the topmost wins, directories join", async () => {
     const upper = layer({ "/opt/mw-agent/word": "upper", "/opt/mw-agent/upper": "" });
     const lower = layer({ "/opt/mw-agent/word": "lower", "/opt/mw-agent/lower": "", "/usr/local/mw-agent/word": "lower" });
     const sandbox = await machine({ layers: [{ path: upper }, { path: lower }] });
     expect((await sh(sandbox, "cat /opt/mw-agent/word /usr/local/mw-agent/word; echo; ls /opt/mw-agent")).out).toBe("upperlower\nlower\nupper\nword\n");
   });
 
-  test("a layer for another user to read: as it is on the host, and nothing of it can be changed by that user", async (context) => {
+  layered("a layer for another user to read: as it is on the host, and nothing of it can be changed by that user", async (context) => {
     const path = layer({ "/opt/mw-agent/tool": tool("layer") });
     if (!backend().capabilities.users) {
       await context.annotate("no users besides root here");
@@ -85,7 +88,7 @@ export function layerSuite(options: ConformanceOptions): void {
     expect((await sh(sandbox, "ls /opt/mw-agent; /opt/mw-agent/tool")).out).toBe("tool\nlayer\n");
   });
 
-  test("a layer with a link where the image mounts something of its own is refused, not followed", async (context) => {
+  layered("a layer with a link where the image mounts something of its own is refused, not followed", async (context) => {
     const target = options.root().parts[0]?.target;
     if (target === undefined) {
       await context.annotate("this image is one overlay");

@@ -1,24 +1,30 @@
 /** Limits bite inside, name their cause, spare the machine's init, and leave the neighbours alone. A limit that cannot be enforced is refused. */
+import { availableParallelism } from "node:os";
 import { expect, test } from "vitest";
 import type { SandboxSpec } from "../../../src/sandbox/sandbox.ts";
 import { fixture, pidsOf, sh, sleep, text, until } from "./fixture.ts";
 import type { ConformanceOptions } from "./suite.ts";
 
 const MiB = 1 << 20;
+type Limit = "cpu" | "memory" | "pids" | "disk";
 
 export function limitSuite(options: ConformanceOptions): void {
   const { machine, backend } = fixture(options);
 
-  /** Runs the body when the limit is enforced, else asserts that asking for it is refused. */
-  function limited(name: string, limit: "cpu" | "memory" | "pids" | "disk", spec: Partial<SandboxSpec>, body: (spec: Partial<SandboxSpec>) => Promise<void>, timeoutMs = 180_000): void {
+  /** Runs the body when the limits are enforced, else asserts that asking for it is refused. A limit of the disk beside it is left out where there is none. */
+  function limited(name: string, limits: Limit | readonly Limit[], spec: Partial<SandboxSpec>, body: (spec: Partial<SandboxSpec>) => Promise<void>, timeoutMs = 180_000): void {
     test(name, async (context) => {
-      if (!backend().capabilities.isolation.enforced[limit]) {
+      const limit = [limits].flat().find((one) => !backend().capabilities.isolation.enforced[one]);
+      if (limit !== undefined) {
         await expect(machine(spec)).rejects.toMatchObject({ code: "unsupported", message: expect.stringContaining(limit) });
         expect(backend().capabilities.missing[limit]).toBeTruthy();
         await context.annotate(`${limit} limits are absent here: asserted as refused`);
         return;
       }
-      await body(spec);
+      const { diskBytes, ...others } = spec;
+      const disk = diskBytes !== undefined && backend().capabilities.isolation.enforced.disk;
+      if (diskBytes !== undefined && !disk) await context.annotate("disk limits are absent here: without one");
+      await body(disk ? spec : others);
     }, timeoutMs);
   }
 
@@ -31,13 +37,43 @@ export function limitSuite(options: ConformanceOptions): void {
     expect((await sh(sandbox, ["/bin/probe", "anon", "40"])).out).toBe("ok 0\n");
   });
 
+  test("cpu: machines without a limit share the processors evenly, however many sessions of processes each has", async (context) => {
+    if (!backend().capabilities.isolation.enforced.cpu) {
+      await context.annotate("control groups for processor time are absent here: shares go by process");
+      return;
+    }
+    const [crowd, single] = [await machine(), await machine()];
+    // Sessions, because the kernel may share by those.
+    await sh(crowd, "for i in $(seq 24); do setsid sh -c 'while :; do :; done' >/dev/null 2>&1 & done");
+    await single.exec({ command: "while :; do :; done" });
+    const used = async (): Promise<readonly [number, number]> => {
+      const [a, b] = await Promise.all([crowd.metrics(), single.metrics()]);
+      return [a.cpuMs ?? 0, b.cpuMs ?? 0];
+    };
+    const [crowdBefore, singleBefore] = await used();
+    // Until both together have used so much: a busy host only makes it take longer.
+    await until("they have computed", async () => (await used()).reduce((sum, ms) => sum + ms, 0) - crowdBefore - singleBefore > 3000);
+    const [crowdAfter, singleAfter] = await used();
+    // Its one process cannot use more than one processor; of two it then gets half, of more its whole one.
+    const fair = 1 / Math.max(2, availableParallelism());
+    expect((singleAfter - singleBefore) / (singleAfter - singleBefore + crowdAfter - crowdBefore)).toBeGreaterThan(fair / 2);
+  });
+
+  limited("memory: wherever the use stands at the moment when it is looked at", "memory", { memoryBytes: 4 * MiB, diskBytes: 16 * MiB }, async (spec) => {
+    // Each hog crosses the limit anew, and about one in a hundred is seen exactly at it.
+    await Promise.all(Array.from({ length: 8 }, async () => {
+      const sandbox = await machine(spec);
+      for (let i = 0; i < 40; i++) expect(await sh(sandbox, ["/bin/probe", "anon", "8", "creep"], { timeoutMs: 60_000 })).toMatchObject({ ended: "exited", signal: "SIGKILL", cause: "oom_killed" });
+    }));
+  });
+
   limited("memory: many small hogs do not reach init", "memory", { memoryBytes: 64 * MiB }, async (spec) => {
     const sandbox = await machine(spec);
     await sh(sandbox, "for i in 1 2 3 4 5 6 7 8; do probe anon 300 hold & done; wait");
     expect((await sh(sandbox, "echo alive")).out).toBe("alive\n");
   });
 
-  limited("memory: programs smaller than init, which hold it as files, do not take init along", "memory", { memoryBytes: 64 * MiB, diskBytes: 64 * MiB }, async (spec) => {
+  limited("memory: programs smaller than init, which hold it as files, do not take init along", ["memory", "disk"], { memoryBytes: 64 * MiB, diskBytes: 64 * MiB }, async (spec) => {
     const sandbox = await machine(spec);
     // The disk first, so that the whole use comes near the hard limit. `exec`: no shell stays that would be larger.
     const eating = await sandbox.exec({ command: "cat /dev/zero > /zero; exec eater" });
@@ -51,7 +87,7 @@ export function limitSuite(options: ConformanceOptions): void {
     expect((await sh(sandbox, "echo alive")).out).toBe("alive\n");
   });
 
-  limited("memory: filled with what no kill frees, the machine may die as a whole, and its files can still be sealed", "memory", { memoryBytes: 8 * MiB, diskBytes: 64 * MiB }, async (spec) => {
+  limited("memory: filled with what no kill frees, the machine may die as a whole, and its files can still be sealed", ["memory", "disk"], { memoryBytes: 8 * MiB, diskBytes: 64 * MiB }, async (spec) => {
     const sandbox = await machine(spec);
     // Inodes and names are the kernel's memory, charged to the machine; the last bytes are taken by a program smaller than what the next command needs.
     await sh(sandbox, "mkdir /work /d; echo done > /work/out; cd /d; n=$(printf %0200d 0); i=0; while [ $i -lt 15500 ]; do : > $n$i; i=$((i+1)); done; exec filler");

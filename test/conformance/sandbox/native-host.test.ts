@@ -52,8 +52,13 @@ test("100 machines with commands, files, services and background processes leave
       else await sandbox.kill();
     }));
   };
-  /** The spawner has made what it makes beforehand. */
-  const prepared = (): Promise<boolean> => until("the spawner is idle", () => readdirSync(runDirectory(home)).filter((name) => name.startsWith(".sbx-")).length === 16);
+  /** The spawner has made what it makes beforehand: the directory of a machine is there before its descriptors are. */
+  const prepared = (): Promise<boolean> =>
+    until("the spawner is idle", async () => {
+      const open = descriptors();
+      await sleep(100);
+      return descriptors() === open && readdirSync(runDirectory(home)).filter((name) => name.startsWith(".sbx-")).length === 16;
+    });
   await round();
   await prepared();
   const [before, mine] = [descriptors(), readdirSync("/proc/self/fd").length];
@@ -196,4 +201,21 @@ test("closing twice, and creating after it", async () => {
   await Promise.all([backend.close(), backend.close()]);
   expect((await sandbox.ended).reason).toMatch(/killed|lost/);
   await expect(backend.create({ root: image.root })).rejects.toMatchObject({ code: "sandbox_gone" });
+});
+
+test("memory that is filled before the spawner comes to look takes programs smaller than init, and not init", async () => {
+  const home = freshHome();
+  const backend = await open(home);
+  const sandbox = await backend.create({ root: image.root, memoryBytes: 64 << 20, diskBytes: 64 << 20 });
+  process.kill(spawnerPid(home), "SIGSTOP");
+  // Continued in any case: what is stopped outlives its controller.
+  const started = sandbox.exec({ command: "cat /dev/zero > /zero; exec eater" });
+  await Promise.allSettled([started, sleep(1000)]);
+  process.kill(spawnerPid(home), "SIGCONT");
+  const eating = await started;
+  await eating.kill("SIGKILL");
+  // By the kernel, or by us where the kernel has slowed it down until then.
+  expect((await eating.exit).ended).not.toBe("lost");
+  await sandbox.files.remove("/zero");
+  expect((await sh(sandbox, "echo alive")).out).toBe("alive\n");
 });

@@ -14,6 +14,7 @@ import { lifeSuite } from "./life.ts";
 import { limitSuite } from "./limits.ts";
 import { neighbourSuite } from "./neighbours.ts";
 import { networkSuite } from "./network.ts";
+import { snapshotSuite } from "./snapshots.ts";
 import { workspaceSuite } from "./workspace.ts";
 
 export interface ConformanceOptions {
@@ -22,20 +23,30 @@ export interface ConformanceOptions {
   readonly root: () => RootFilesystem;
   /** A directory for files and sockets of the tests on the host side. */
   readonly scratch: () => string;
+  /** Groups of tests that are run. Default: all. */
+  readonly only?: readonly Group[];
 }
+
+const GROUPS = {
+  exec: execSuite,
+  "exec sessions": execSessionSuite,
+  "image defaults": imageSuite,
+  layers: layerSuite,
+  files: fileSuite,
+  limits: limitSuite,
+  network: networkSuite,
+  life: lifeSuite,
+  workspace: workspaceSuite,
+  snapshots: snapshotSuite,
+  neighbours: neighbourSuite,
+  attackers: attackerSuite,
+} as const;
+export type Group = keyof typeof GROUPS;
 
 export function sandboxConformance(name: string, options: ConformanceOptions): void {
   describe(name, () => {
-    describe("exec", () => execSuite(options));
-    describe("exec sessions", () => execSessionSuite(options));
-    describe("image defaults", () => imageSuite(options));
-    describe("layers", () => layerSuite(options));
-    describe("files", () => fileSuite(options));
-    describe("limits", () => limitSuite(options));
-    describe("network", () => networkSuite(options));
-    describe("life", () => lifeSuite(options));
-    describe("workspace", () => workspaceSuite(options));
-    describe("neighbours", () => neighbourSuite(options));
-    describe("attackers", () => attackerSuite(options));
+    for (const [group, suite] of Object.entries(GROUPS)) {
+      if (options.only?.includes(group as Group) !== false) describe(group, () => suite(options));
+    }
   });
 }

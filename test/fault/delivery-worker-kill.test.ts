@@ -1,0 +1,94 @@
+import { spawn, type ChildProcess } from "node:child_process";
+import { existsSync, mkdirSync, mkdtempSync, readFileSync, rmSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { afterAll, describe, expect, it } from "vitest";
+import { newId } from "../../src/core/ids.ts";
+import { systemRuntime } from "../../src/core/runtime.ts";
+import { startEngine } from "../support/engine/index.ts";
+import { leftoversAfter, machines } from "../support/leftovers.ts";
+import { writeTask } from "../support/tasks.ts";
+
+const place = mkdtempSync(join(tmpdir(), "mw-worker-kill-"));
+const home = join(place, "home");
+afterAll(() => rmSync(place, { recursive: true, force: true }));
+
+const PROCESS = join(import.meta.dirname, "../support/worker-process.ts");
+/** Two of them are enough where nothing but an event lies between them. */
+const PHASES = ["rollouts_planned", "rollout_leased", "rollout_running", "rollout_ended", "rollout_verified", "rollout_recorded"];
+
+interface Line {
+  readonly epoch: number;
+  readonly event: { readonly type: string; readonly rollout?: string };
+}
+
+interface End {
+  readonly group: number;
+  readonly member: number;
+}
+
+describe("kill -9 of a process that runs a trainer's rollouts", () => {
+  it("in each phase of them: none lost, none run again after its record, no machine left, and the same samples whoever says them", async () => {
+    mkdirSync(home);
+    const tasks = ["a", "b"].map((name) => writeTask(join(place, name), { name: `test/${name}` }));
+    const engine = await startEngine([{ content: null, calls: [{ command: "mkdir -p /work; echo hello > /work/out" }] }, { content: "done" }], { flavour: "sglang" });
+    const run = newId("run", systemRuntime);
+    const log = join(home, "runs", run, "events.jsonl");
+    const said = new Map<string, string>();
+    const start = (): { readonly child: ChildProcess; readonly over: Promise<number | null> } => {
+      const child = spawn(process.execPath, ["--import", "tsx", PROCESS, home, run, engine.root, "4", ...tasks], { stdio: ["ignore", "pipe", "inherit"] });
+      let text = "";
+      child.stdout.on("data", (chunk: Buffer) => {
+        text += chunk.toString();
+        for (let end = text.indexOf("\n"); end >= 0; end = text.indexOf("\n")) {
+          const line = text.slice(0, end);
+          text = text.slice(end + 1);
+          const { group, member } = JSON.parse(line) as End;
+          // Whatever an earlier process said is what a later one says.
+          expect(said.get(`${group}/${member}`) ?? line).toBe(line);
+          said.set(`${group}/${member}`, line);
+        }
+      });
+      return { child, over: new Promise((resolve) => child.once("close", resolve)) };
+    };
+    try {
+      for (const phase of PHASES) {
+        const before = linesOf(log).length;
+        const { child, over } = start();
+        while (child.exitCode === null && !linesOf(log).slice(before).some(({ event }) => event.type === phase)) await new Promise((resolve) => setTimeout(resolve, 2));
+        child.kill("SIGKILL");
+        await over;
+        expect(child.signalCode, phase).toBe("SIGKILL");
+        // The gateway's socket is the next controller's to replace.
+        expect(await leftoversAfter(home, (of) => machines(of).filter((one) => !one.startsWith("gateway socket"))), phase).toEqual([]);
+      }
+      expect(await start().over).toBe(0);
+      expect([...said.values()].map((line) => JSON.parse(line) as unknown)).toEqual(
+        expect.arrayContaining(tasks.flatMap((_, group) => Array.from({ length: 4 }, (__, member) => expect.objectContaining({ group, member, outcome: "scored", reward: 1, samples: 1 }) as unknown))),
+      );
+      expect(said.size).toBe(8);
+      const recorded = new Set<string>();
+      for (const { event } of linesOf(log)) {
+        if (event.rollout === undefined) continue;
+        expect(recorded.has(event.rollout), `${event.type} after the record of ${event.rollout}`).toBe(false);
+        if (event.type === "rollout_recorded") recorded.add(event.rollout);
+      }
+      expect(recorded.size).toBe(8);
+      expect(await leftoversAfter(home)).toEqual([]);
+    } finally {
+      await engine.close();
+    }
+  }, 180_000);
+});
+
+/** Whole lines. */
+function linesOf(path: string): readonly Line[] {
+  if (!existsSync(path)) return [];
+  return readFileSync(path, "utf8").split("\n").slice(0, -1).flatMap((line) => {
+    try {
+      return [JSON.parse(line) as Line];
+    } catch {
+      return [];
+    }
+  });
+}

@@ -1,0 +1,150 @@
+/** `mw serve --take-over`, killed and started again on its data directory: its clients' sandboxes go on. */
+import { mkdtempSync, rmSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { afterAll, afterEach, beforeAll, expect, it } from "vitest";
+import { until } from "../conformance/sandbox/fixture.ts";
+import { mw } from "../support/cli.ts";
+import { leftoversAfter } from "../support/leftovers.ts";
+import { makeTestRoot, type TestRoot } from "../support/rootfs.ts";
+import { serve, type Served } from "../support/serve.ts";
+
+const base = mkdtempSync(join(tmpdir(), "mw-serve-takeover-"));
+const KEY = "the-first-key-of-all";
+let image: TestRoot;
+let homes = 0;
+let server: Served | null = null;
+beforeAll(() => {
+  image = makeTestRoot(base);
+});
+afterEach(async () => {
+  await server?.stop("SIGKILL");
+  server = null;
+});
+afterAll(() => rmSync(base, { recursive: true, force: true }));
+
+const freshHome = (): string => join(base, `home-${homes++}`);
+const start = async (home: string, args: readonly string[] = ["--take-over", "300"], port = 0): Promise<void> => {
+  server = await serve({ home, key: KEY, port, args: ["--warm", "2", ...args] });
+};
+const restart = async (home: string): Promise<void> => {
+  const port = server?.port ?? 0;
+  await server?.stop("SIGKILL");
+  await start(home, ["--take-over", "300"], port);
+};
+
+// oxlint-disable-next-line typescript/no-explicit-any -- documents of many shapes, looked at field by field
+async function ask(method: string, path: string, body?: unknown, headers: Record<string, string> = {}): Promise<{ readonly status: number; readonly body: any }> {
+  const response = await fetch(`${server?.url ?? ""}${path}`, {
+    method,
+    headers: { "x-api-key": KEY, ...(body === undefined ? {} : { "content-type": "application/json" }), ...headers },
+    ...(body === undefined ? {} : { body: JSON.stringify(body) }),
+  });
+  const text = await response.text();
+  return { status: response.status, body: text === "" ? null : (JSON.parse(text) as unknown) };
+}
+
+async function run(id: string, command: string): Promise<string> {
+  const { status, body } = await ask("POST", `/v1/sandboxes/${id}/run`, { command });
+  expect(status, JSON.stringify(body)).toBe(200);
+  return body.stdout as string;
+}
+
+it("sandboxes are there afterwards: ids, ends, owners, keys, metadata, files, and commands that still run", async () => {
+  const home = freshHome();
+  await start(home);
+  const request = { image: `dir:${image.directory}`, metadata: { who: "me" }, ttl_ms: 900_000, env: { KEPT: "yes" } };
+  const made = await ask("POST", "/v1/sandboxes", request, { "idempotency-key": "mine" });
+  expect(made.status, JSON.stringify(made.body)).toBe(201);
+  const id = made.body.id as string;
+  const long = { id: "long", command: "echo started; read line; echo got $line; exit 3", open_stdin: true };
+  const begun = await ask("POST", `/v1/sandboxes/${id}/execs`, long);
+  expect(begun.status, JSON.stringify(begun.body)).toBe(201);
+  await run(id, "echo mine > /mine");
+  const { body: renewed } = await ask("POST", `/v1/sandboxes/${id}/renew`, { ttl_ms: 1_800_000 });
+  const other = (await mw(["key", "add", "other", "--data", home])).stdout.trim().split(/\s/).at(-1) ?? "";
+  const theirs = (await ask("POST", "/v1/sandboxes", { image: "host" }, { "x-api-key": other })).body.id as string;
+  const e2b = (await ask("POST", "/v2/sandboxes", { templateID: "host", timeout: 900, metadata: { of: "e2b" } })).body as { sandboxID: string; envdAccessToken: string };
+  const before = (await ask("GET", `/v1/sandboxes/${id}`)).body;
+
+  for (let time = 0; time < 2; time++) {
+    await restart(home);
+    expect((await ask("GET", `/v1/sandboxes/${id}`)).body).toEqual(before);
+    expect(before).toMatchObject({ metadata: { who: "me" }, ends_at: renewed.ends_at });
+    expect((await ask("POST", "/v1/sandboxes", request, { "idempotency-key": "mine" })).body.id).toBe(id);
+    expect((await ask("POST", "/v1/sandboxes", { ...request, ttl_ms: 1_000 }, { "idempotency-key": "mine" })).status).toBe(409);
+    expect((await ask("GET", `/v1/sandboxes/${theirs}`)).status).toBe(404);
+    expect((await ask("GET", `/v1/sandboxes/${theirs}`, undefined, { "x-api-key": other })).status).toBe(200);
+    expect((await ask("GET", "/v1/sandboxes", undefined, { "x-api-key": other })).body.sandboxes).toHaveLength(1);
+    expect(await run(id, "cat /mine; echo $KEPT")).toBe("mine\nyes\n");
+    const again = await ask("POST", `/v2/sandboxes/${e2b.sandboxID}/connect`, { timeout: 900 });
+    expect(again.status, JSON.stringify(again.body)).toBe(200);
+    expect(again.body).toMatchObject(e2b);
+    expect((await ask("GET", `/sandboxes/${e2b.sandboxID}`)).body).toMatchObject({ metadata: { of: "e2b" }, state: "running" });
+  }
+  const exec = `/v1/sandboxes/${id}/execs/long`;
+  expect(await run(id, `kill -0 ${begun.body.pid as number} && echo lives`)).toBe("lives\n");
+  // Begun once, however often it is asked for.
+  expect((await ask("POST", `/v1/sandboxes/${id}/execs`, long)).body.pid).toBe(begun.body.pid);
+  await fetch(`${server?.url ?? ""}${exec}/stdin?close=true`, { method: "POST", headers: { "x-api-key": KEY, "content-type": "application/octet-stream" }, body: "words\n" });
+  const output = await (await fetch(`${server?.url ?? ""}${exec}/output`, { headers: { "x-api-key": KEY } })).text();
+  const lines = output.trim().split("\n").map((line) => JSON.parse(line) as { data?: string; exit?: { code: number } });
+  expect(lines.map(({ data }) => Buffer.from(data ?? "", "base64").toString()).join("")).toBe("started\ngot words\n");
+  expect(lines.at(-1)?.exit).toMatchObject({ code: 3 });
+  for (const [sandbox, key] of [[id, KEY], [theirs, other], [e2b.sandboxID, KEY]] as const) expect((await ask("DELETE", `/v1/sandboxes/${sandbox}`, undefined, { "x-api-key": key })).status).toBe(204);
+  expect(await server?.stop()).toBe(0);
+  expect(await leftoversAfter(home)).toEqual([]);
+});
+
+it("a lease that ended meanwhile is kept: the sandbox is ended, or paused, when a server is there again", async () => {
+  const home = freshHome();
+  await start(home);
+  const create = async (more: object): Promise<string> => (await ask("POST", "/v1/sandboxes", { image: `dir:${image.directory}`, ...more })).body.id as string;
+  const [killed, paused, kept] = await Promise.all([create({ ttl_ms: 4_000 }), create({ ttl_ms: 4_000, on_timeout: "pause" }), create({ ttl_ms: 600_000 })]);
+  await run(paused, "echo here > /here");
+  await server?.stop("SIGKILL");
+  await new Promise((resolve) => setTimeout(resolve, 4_000));
+  await start(home);
+  await until("it is ended", async () => (await ask("GET", `/v1/sandboxes/${killed}`)).status === 404);
+  await until("it is paused", async () => (await ask("GET", `/v1/sandboxes/${paused}`)).body.state === "paused");
+  // The paused one outlives the next death too.
+  await restart(home);
+  expect((await ask("GET", `/v1/sandboxes/${paused}`)).body.state).toBe("paused");
+  expect((await ask("POST", `/v1/sandboxes/${paused}/resume`, { ttl_ms: 600_000 })).status).toBe(200);
+  await restart(home);
+  expect(await run(paused, "cat /here")).toBe("here\n");
+  expect(await run(kept, "echo on")).toBe("on\n");
+  expect(await server?.stop()).toBe(0);
+  expect(await leftoversAfter(home)).toEqual([]);
+});
+
+it("killed while many are created: what a client was told of is there, and nothing else", async () => {
+  const home = freshHome();
+  await start(home);
+  const asked = Array.from({ length: 40 }, (_, n) => ask("POST", "/v1/sandboxes", { image: `dir:${image.directory}`, ttl_ms: 600_000 }, { "idempotency-key": `k-${n}` }).then(({ body }) => body.id as string, () => null));
+  await Promise.race(asked);
+  await restart(home);
+  const told = (await Promise.all(asked)).filter((id) => id !== null);
+  expect(told.length).toBeGreaterThan(0);
+  const there = (await ask("GET", "/v1/sandboxes?limit=100")).body.sandboxes.map((sandbox: { id: string }) => sandbox.id) as string[];
+  for (const id of told) expect(there).toContain(id);
+  for (const id of there) expect(await run(id, "echo works")).toBe("works\n");
+  // Asked for again by their keys, all are there once.
+  const again = await Promise.all(asked.map(async (_, n) => (await ask("POST", "/v1/sandboxes", { image: `dir:${image.directory}`, ttl_ms: 600_000 }, { "idempotency-key": `k-${n}` })).body.id as string));
+  expect(new Set(again).size).toBe(40);
+  for (const id of told) expect(again).toContain(id);
+  expect((await ask("GET", "/v1/sandboxes?limit=100")).body.sandboxes).toHaveLength(40);
+  expect(await server?.stop()).toBe(0);
+  expect(await leftoversAfter(home)).toEqual([]);
+});
+
+it("without it, a killed server's sandboxes end, and the next one says nothing of them", async () => {
+  const home = freshHome();
+  await start(home, []);
+  const id = (await ask("POST", "/v1/sandboxes", { image: `dir:${image.directory}` })).body.id as string;
+  await server?.stop("SIGKILL");
+  await start(home, []);
+  expect((await ask("GET", `/v1/sandboxes/${id}`)).status).toBe(404);
+  expect(await server?.stop()).toBe(0);
+  expect(await leftoversAfter(home)).toEqual([]);
+});
