@@ -1,5 +1,5 @@
 // Imports point upwards in this list only; what stands above does not know what stands below.
-const LAYERS = ["core", "store", "image", "sandbox", "build", "gateway", "task", "harness", "rollout", "cli"];
+const LAYERS = ["core", "protocol", "store", "image", "sandbox", "build", "policy", "gateway", "task", "harness", "world", "rollout", "certify", "factory", "delivery", "trainer", "cluster", "server", "cli"];
 
 /** @type {import("dependency-cruiser").IConfiguration} */
 module.exports = {
