@@ -110,7 +110,8 @@ for (const victim of ["spawner", "tree", "unpack"] as const) {
   test(`the ${victim} dies while a machine is kept, forked, paused or resumed`, { timeout: 600_000 }, async () => {
     const delay = delays(`killing ${victim}`, SEED);
     let killed = 0;
-    for (let round = 0; round < ROUNDS; round++) {
+    // Who works for a millisecond only can be over before it is struck.
+    for (let round = 0; round < ROUNDS || (killed === 0 && round < 10); round++) {
       for (const operation of OPERATIONS) {
         const afterMs = delay(MOST_MS[victim]);
         const hit = await strike(victim, operation, delay(1) < 0.5, afterMs).catch((error: unknown) => Promise.reject(new Error(`round ${round}, ${operation}, after ${afterMs.toFixed(1)} ms: ${String(error)}`, { cause: error })));

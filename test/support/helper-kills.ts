@@ -23,7 +23,8 @@ export async function killing<T>(home: string, victim: Victim, afterMs: number, 
   let pid: number | undefined;
   while (!state.over && pid === undefined) {
     pid = victims(home, victim).find((found) => victim === "spawner" || !before.has(found));
-    if (pid === undefined) await sleep(0);
+    // A helper may live for a millisecond only.
+    if (pid === undefined) await new Promise(setImmediate);
   }
   if (afterMs > 0) await sleep(afterMs);
   // It may have ended, and its number may be another's by now.
