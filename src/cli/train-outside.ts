@@ -21,6 +21,7 @@ export interface OutsideFlags {
   readonly batch?: number;
   readonly maxStaleness?: number;
   readonly concurrency?: number;
+  readonly checkpoint?: number;
   readonly ignoreLimits: boolean;
   readonly json: boolean;
   readonly quiet: boolean;
@@ -95,6 +96,7 @@ function requestOf({ cwd }: AppContext, config: Config, flags: OutsideFlags, tas
     ...(flags.batch === undefined ? {} : { batch_groups: flags.batch }),
     ...(flags.maxStaleness === undefined ? {} : { max_staleness: flags.maxStaleness }),
     ...(flags.concurrency === undefined ? {} : { concurrency: flags.concurrency }),
+    ...(flags.checkpoint === undefined ? {} : { checkpoint_rollouts: flags.checkpoint === 0 ? "every-turn" : { every_s: flags.checkpoint / 1000 } }),
     ...(config.get("maxTurns") === null ? {} : { budgets: { turns: config.get("maxTurns"), tokens: config.get("tokenBudget") } }),
   });
 }

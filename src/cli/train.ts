@@ -2,7 +2,7 @@
 import { buildCommand, type Command } from "@stricli/core";
 import { LIMITS } from "../core/limits.ts";
 import type { AppContext } from "./context.ts";
-import { decimalParser, integerParser, textParser } from "./parsers.ts";
+import { decimalParser, everyTurnParser, integerParser, textParser } from "./parsers.ts";
 
 export interface TrainFlags {
   readonly trainer: string;
@@ -17,6 +17,7 @@ export interface TrainFlags {
   readonly batch?: number;
   readonly maxStaleness?: number;
   readonly concurrency?: number;
+  readonly checkpoint?: number;
   readonly learningRate?: number;
   readonly kl?: number;
   readonly ignoreLimits: boolean;
@@ -42,6 +43,13 @@ export const trainCommand: Command<AppContext> = buildCommand<TrainFlags, string
       batch: number(1, 4096, "groups of a step (default 8)"),
       maxStaleness: number(0, 100, "steps that the weights may be ahead of those that sampled (default 2)"),
       concurrency: number(1, LIMITS.sandboxesPerHost / 2, "rollouts alive at once (default: 4 for each processor)"),
+      checkpoint: {
+        kind: "parsed",
+        parse: everyTurnParser,
+        optional: true,
+        placeholder: "every-turn|time",
+        brief: "for a trainer of yours: keep rollouts of white-box harnesses between their turns, behind every one or at most so often (such as 30s), so that the same command goes on in the middle of them",
+      },
       learningRate: { kind: "parsed", parse: decimalParser(0, 1), optional: true, placeholder: "x", brief: "of Adam" },
       kl: { kind: "parsed", parse: decimalParser(0, 100), optional: true, placeholder: "x", brief: "factor of the penalty for leaving the first weights (default 0)" },
       ignoreLimits: { kind: "boolean", default: false, withNegated: false, brief: "run tasks although this host cannot hold them to their limits; the record says so" },

@@ -91,6 +91,8 @@ export const runRequestSchema = z.strictObject({
   answer_versions: z.enum(["mixed", "single"]).default("mixed"),
   /** Keep what agents leave, for verifiers that change later (`mw reverify`). */
   keep_workspaces: z.boolean().default(false),
+  /** Keep rollouts between their turns, behind every one or at most so often, so that they go on in the middle when the service is started again (docs/checkpoints.md). Null: they begin anew. */
+  checkpoint_rollouts: z.union([z.literal("every-turn"), z.strictObject({ every_s: seconds })]).nullable().default(null),
   /** Run tasks although limits that they declare cannot be enforced on this host. */
   ignore_limits: z.boolean().default(false),
   samples: z

@@ -32,7 +32,7 @@ export interface RunHostOptions extends Omit<Surroundings, "observer">, GatewayP
 }
 
 /** What a trainer decides of its run. */
-export interface TrainerRun extends Pick<RunConfig, "inputs" | "attempts" | "seed" | "concurrency" | "keepWorkspace" | "ignoreLimits" | "network"> {
+export interface TrainerRun extends Pick<RunConfig, "inputs" | "attempts" | "seed" | "concurrency" | "keepWorkspace" | "checkpointEveryMs" | "ignoreLimits" | "network"> {
   readonly harnesses: readonly string[];
   readonly budgets: Pick<RunConfig["budgets"], "turns" | "tokens">;
   readonly trainer: NonNullable<RunConfig["trainer"]>;
@@ -71,8 +71,8 @@ export class RunHost {
   }
 
   /**
-   * Makes the run, or takes up what an earlier process left of it; then its configuration holds, whatever is asked for now. Rejects `usage` for a harness that is none, `invalid_input`
-   * for a tokenizer that cannot be used, `conflict` for one that has changed. `makeHarness`: for a run whose harnesses are its own.
+   * Makes the run, or takes up what an earlier process left of it; then its configuration holds, whatever is asked for now. Rejects `usage` for a harness that is none, or that cannot be
+   * kept between its turns where that is asked for, `invalid_input` for a tokenizer that cannot be used, `conflict` for one that has changed. `makeHarness`: for a run whose harnesses are its own.
    */
   async openRun(run: RunId, request: TrainerRun, policy: PolicyRegister, makeHarness: RunHostOptions["makeHarness"] = this.#options.makeHarness): Promise<OpenedRun> {
     const { runtime, machines } = this.#options;
@@ -97,7 +97,10 @@ export class RunHost {
 
   async #opened({ run, config, model, state, log, harness }: Opening): Promise<OpenedRun> {
     const { home, runtime, machines, observer, version } = this.#options;
-    const check = (task: Task, name: string): void => taskChecker(this.#options, config, [harness(name)], machines)(task);
+    const check = (task: Task, name: string): void => {
+      checkContinues(config, harness(name));
+      taskChecker(this.#options, config, [harness(name)], machines)(task);
+    };
     const opened: OpenRun = new OpenRun({
       home,
       config,
@@ -142,6 +145,8 @@ export class RunHost {
     if (await exists(runDirectory(home, run))) return await readRunConfig(home, run);
     const settings = { script: null, harnessCommand: null, harnessUser: null, agent: {} };
     const { tokenizer } = trainer;
+    const made = names.map((name) => makeHarness(name, settings));
+    for (const harness of made) checkContinues(request, harness);
     const config: RunConfig = {
       ...request,
       ...settings,
@@ -149,13 +154,12 @@ export class RunHost {
       run,
       createdAt: new Date(runtime.now()).toISOString(),
       version,
-      harnesses: names.map((name) => makeHarness(name, settings)).map(({ name, version: of, settings: own }) => ({ name, version: of, settings: own })),
+      harnesses: made.map(({ name, version: of, settings: own }) => ({ name, version: of, settings: own })),
       upstream: null,
       apiKeyFile: null,
       budgets: { ...budgets, ...COMMAND_BUDGETS },
       image: null,
       pauseOnThink: false,
-      checkpointEveryMs: null,
       branch: null,
       backend: "native",
       timeoutMultiplier: 1,
@@ -185,6 +189,11 @@ function harnesses(config: RunConfig, makeHarness: RunHostOptions["makeHarness"]
     made.set(name, harness);
     return harness;
   };
+}
+
+function checkContinues({ checkpointEveryMs }: Pick<RunConfig, "checkpointEveryMs">, { name, continues }: Harness): void {
+  if (checkpointEveryMs === null || continues === true) return;
+  throw new MwError("usage", `rollouts of this run are kept between their turns, and the harness ${name} cannot go on in the middle of its work`, { fix: "name white-box harnesses, such as bash, or ask for no checkpoints of rollouts" });
 }
 
 async function exists(path: string): Promise<boolean> {

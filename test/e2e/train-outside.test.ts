@@ -34,7 +34,7 @@ describe("mw train --trainer URL", () => {
     const engine = await startEngine([{ content: null, calls: [{ command: "mkdir -p /work; echo hello > /work/out" }] }, { content: "done" }], { flavour: "sglang" });
     engine.version = "1";
     const start = async (): Promise<{ readonly child: ChildProcess; readonly url: string; readonly over: Promise<{ readonly code: number | null; readonly stdout: string }> }> => {
-      const child = spawn(process.execPath, [MAIN, "train", `easy=${join(easy, "..")}@3`, join(never, ".."), "--trainer", "http://127.0.0.1:0/v1/runs/mix", "--group-size", "2", "--max-staleness", "4", "--concurrency", "4", "--seed", "1", "--json"], {
+      const child = spawn(process.execPath, [MAIN, "train", `easy=${join(easy, "..")}@3`, join(never, ".."), "--trainer", "http://127.0.0.1:0/v1/runs/mix", "--group-size", "2", "--max-staleness", "4", "--concurrency", "4", "--checkpoint", "every-turn", "--seed", "1", "--json"], {
         env: { ...process.env, MW_HOME: home, MW_API_KEY: KEY, MW_TOKENIZER: MODEL_DIRECTORY },
         stdio: ["ignore", "pipe", "pipe"],
       });
@@ -98,6 +98,8 @@ describe("mw train --trainer URL", () => {
       [["--trainer", "nonsense"], "neither embedded nor an address"],
       [["--trainer", "http://127.0.0.1:1/elsewhere"], "names no run"],
       [["--trainer", "http://127.0.0.1:0", "--kl", "0.1"], "kl"],
+      [["--trainer", "http://127.0.0.1:0", "--checkpoint", "30s", "--harness", "bash,codex"], "the harness codex cannot go on in the middle of its work"],
+      [["--checkpoint", "every-turn"], "a single turn"],
     ] as const) {
       const { code, stderr } = await mw(["train", place, ...args], { env: { MW_HOME: home } });
       expect([code, stderr]).toEqual([2, expect.stringContaining(words)]);

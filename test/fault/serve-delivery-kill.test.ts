@@ -72,3 +72,37 @@ it("every group is delivered, once, whenever the server is killed", async () => 
   await engine.close();
   expect(await leftoversAfter(home)).toEqual([]);
 });
+
+it("a rollout that is kept between its turns goes on in the middle: no recorded answer is asked for again, no command is carried out twice", async () => {
+  const commands = ["mkdir -p /work; echo 1 >> /work/log", "echo 2 >> /work/log", "echo 3 >> /work/log"];
+  const test = `[ "$(tr -d '\\n' < /work/log)" = 123 ] && echo 1 > /logs/verifier/reward.txt || echo 0 > /logs/verifier/reward.txt`;
+  const task = writeTask(join(place, "kept"), { name: "test/kept", test });
+  let killed = false;
+  const turns: number[] = [];
+  const engine = await startEngine(({ turn }) => {
+    turns.push(turn);
+    const command = commands[turn];
+    return { ...(command === undefined ? { content: "done" } : { content: null, calls: [{ command }] }), ...(turn === 2 && !killed ? { delayMs: 600_000 } : {}) };
+  }, { flavour: "sglang" });
+  served = await serve({ home, key: KEY });
+  const run = { group_size: 2, checkpoint_rollouts: "every-turn", tokenizer: { directory: MODEL_DIRECTORY }, budgets: { turns: 6 } };
+  const refused = await fetch(`${served.url}/v1/runs/other`, { method: "PUT", headers: { authorization: `Bearer ${KEY}`, "content-type": "application/json" }, body: JSON.stringify({ ...run, harness: ["codex"] }) });
+  expect([refused.status, ((await refused.json()) as { detail: string }).detail]).toEqual([400, expect.stringContaining("the harness codex cannot go on in the middle of its work")]);
+  await ask("PUT", "/v1/runs/kept", run);
+  await ask("PUT", "/v1/runs/kept/policy", { version: 0, model: "test-model", endpoints: [{ url: engine.root, kind: "sglang" }] });
+  await ask("POST", "/v1/runs/kept/groups", { groups: [{ group_id: "a", task }] });
+  await expect.poll(() => turns.filter((turn) => turn === 2).length, { timeout: 60_000 }).toBe(2);
+  await served.stop("SIGKILL");
+  killed = true;
+  served = await serve({ home, key: KEY });
+  await ask("PUT", "/v1/runs/kept", run);
+  const lease = (await ask("POST", "/v1/runs/kept/lease", { wait_ms: 60_000, group_ids: ["a"] })) as unknown as { groups: Group[]; ended: unknown[] };
+  expect(lease.ended).toEqual([]);
+  expect(lease.groups.map(({ outcome, samples }) => [outcome, samples.map(({ reward }) => reward)])).toEqual([["complete", [1, 1]]]);
+  // Each once for each member, but for the questions that were open at the kill. Turn 0 also counts what the gateway asks to learn what the endpoint can.
+  expect(turns.filter((turn) => turn > 0).toSorted()).toEqual([1, 1, 2, 2, 2, 2, 3, 3]);
+  expect(await served.stop()).toBe(0);
+  served = null;
+  await engine.close();
+  expect(await leftoversAfter(home)).toEqual([]);
+});

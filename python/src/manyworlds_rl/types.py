@@ -59,6 +59,10 @@ class RunConfig(TypedDict, total=False):
     order: str
     window: int
     lease_s: float
+    answer_versions: str
+    keep_workspaces: bool
+    checkpoint_rollouts: str | dict[str, float] | None
+    ignore_limits: bool
     samples: dict[str, Any]
     dataset: list[DatasetPart] | None
 

@@ -26,6 +26,7 @@ export async function train(this: AppContext, flags: TrainFlags, ...tasks: strin
     await trainOutside(this, config, flags, tasks, flags.trainer);
     return;
   }
+  if (flags.checkpoint !== undefined) throw new MwError("usage", "--checkpoint is for a trainer of yours: rollouts of the embedded one have a single turn", { fix: "leave it out" });
   const directory = flags.resume ? resumedDirectory(this, flags, tasks) : await begin(this, config, flags, tasks);
   const stop = new AbortController();
   const unlisten = this.onInterrupt(() => {

@@ -211,6 +211,7 @@ const RUN = {
   seed: "0",
   concurrency: LIMITS.drivenRollouts,
   keepWorkspace: false,
+  checkpointEveryMs: null,
   ignoreLimits: false,
   network: null,
   harnesses: [HARNESS],
