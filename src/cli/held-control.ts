@@ -1,12 +1,12 @@
 /**
  * How other commands ask a holder for what only it can do with its machines (its process owns the spawner): one JSON line each way over a unix socket that only this user reaches.
  */
-import { chmodSync, rmSync } from "node:fs";
-import { createConnection, createServer, type Server, type Socket } from "node:net";
+import { createConnection } from "node:net";
 import { createInterface } from "node:readline";
 import { z } from "zod";
 import { ERROR_CATALOGUE, type ErrorCode, MwError, toMwError } from "../core/errors.ts";
 import type { HeldMachine } from "./held-machines.ts";
+import { listenPrivately } from "./private-socket.ts";
 
 export const HeldRequest = z.discriminatedUnion("do", [
   z.strictObject({ do: z.literal("snapshot"), id: z.string(), name: z.string().nullable(), memory: z.boolean() }),
@@ -26,11 +26,8 @@ const Answer = z.union([
 const LINE_BYTES = 64 * 1024;
 
 /** Answers until it is closed. */
-export async function serveHeld(path: string, carryOut: (request: HeldRequest) => Promise<unknown>): Promise<() => Promise<void>> {
-  const sockets = new Set<Socket>();
-  const server: Server = createServer((socket) => {
-    sockets.add(socket);
-    socket.on("error", () => undefined).on("close", () => sockets.delete(socket));
+export function serveHeld(path: string, carryOut: (request: HeldRequest) => Promise<unknown>): Promise<() => Promise<void>> {
+  return listenPrivately(path, (socket) => {
     let length = 0;
     socket.on("data", (chunk: Buffer) => {
       length += chunk.length;
@@ -40,14 +37,6 @@ export async function serveHeld(path: string, carryOut: (request: HeldRequest) =
       void answer(line, carryOut).then((text) => socket.end(`${text}\n`));
     });
   });
-  rmSync(path, { force: true });
-  await new Promise<void>((resolve, reject) => server.once("error", reject).listen(path, resolve));
-  chmodSync(path, 0o600);
-  return async () => {
-    for (const socket of sockets) socket.destroy();
-    await new Promise((resolve) => server.close(resolve));
-    rmSync(path, { force: true });
-  };
 }
 
 async function answer(line: string, carryOut: (request: HeldRequest) => Promise<unknown>): Promise<string> {

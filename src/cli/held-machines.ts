@@ -16,6 +16,8 @@ const Record = z.strictObject({
   /** Start time of the holder in clock ticks since boot: a pid alone may have been given to somebody else. */
   startTicks: z.string(),
   socket: z.string(),
+  /** Where the file helper is inside; null: where native machines have it. */
+  filesProgram: z.string().nullable(),
   /** Where its holder is asked for what only it can do. */
   control: z.string(),
   state: z.enum(["running", "paused"]),
@@ -58,7 +60,10 @@ export function heldMachines(home: string): readonly HeldMachine[] {
       const record = readRecord(join(directory, file));
       if (record === null) continue;
       if (startTicks(record.pid) === record.startTicks) found.push({ ...record, directory });
-      else removeHeldDirectory(directory);
+      else {
+        for (const path of [record.control, record.socket]) rmSync(path, { force: true });
+        removeHeldDirectory(directory);
+      }
     }
   }
   return found.toSorted((a, b) => a.createdAt - b.createdAt);

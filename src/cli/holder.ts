@@ -1,5 +1,7 @@
 /** The process behind `mw sandbox create`: it owns the spawner of its machines, the one that it was started for and those that were forked of it, and carries out what other commands ask. */
+import type { Socket } from "node:net";
 import { join } from "node:path";
+import type { Duplex } from "node:stream";
 import { MwError } from "../core/errors.ts";
 import { execEnvironment, runDirectory } from "../sandbox/index.ts";
 import type { Sandbox, SandboxEnd } from "../sandbox/sandbox.ts";
@@ -7,6 +9,7 @@ import type { AppContext } from "./context.ts";
 import { serveHeld, type HeldRequest } from "./held-control.ts";
 import { forgetHeld, recordHeld } from "./held-machines.ts";
 import { note, printable } from "./output.ts";
+import { listenPrivately } from "./private-socket.ts";
 
 export class Holder {
   readonly #context: AppContext;
@@ -16,6 +19,7 @@ export class Holder {
   readonly #control: string;
   /** Resolves with how the last machine ended. */
   readonly over: Promise<SandboxEnd>;
+  readonly #passages = new Map<string, () => Promise<void>>();
   #finish: (end: SandboxEnd) => void = () => undefined;
 
   constructor(context: AppContext, directory: string, image: string) {
@@ -28,11 +32,17 @@ export class Holder {
 
   /** Returns what stops it. */
   async serve(): Promise<() => Promise<void>> {
-    return serveHeld(this.#control, (request) => this.#carryOut(request));
+    const stop = await serveHeld(this.#control, (request) => this.#carryOut(request));
+    return async () => {
+      await stop();
+      await Promise.all([...this.#passages.values()].map((close) => close()));
+    };
   }
 
-  hold(sandbox: Sandbox): void {
+  async hold(sandbox: Sandbox): Promise<void> {
     this.#machines.set(sandbox.id, sandbox);
+    const { passage } = sandbox;
+    if (passage !== undefined) this.#passages.set(sandbox.id, await listenPrivately(this.#passageOf(sandbox), (socket) => void passOn(socket, passage.open)));
     this.#record(sandbox);
     this.#tellRefusals(sandbox);
     void sandbox.ended.then((end) => {
@@ -55,7 +65,7 @@ export class Holder {
         return sandbox.snapshot({ memory: request.memory, labels: { image: this.#image }, ...(request.name === null ? {} : { name: request.name }) });
       case "fork": {
         const results = await sandbox.fork(request.count, { memory: request.memory });
-        for (const result of results) if (result.ok) this.hold(result.sandbox);
+        for (const result of results) if (result.ok) await this.hold(result.sandbox);
         return results.map((result) => (result.ok ? { sandbox: result.sandbox.id } : { error: { code: result.error.code, message: result.error.message } }));
       }
       case "pause":
@@ -74,6 +84,10 @@ export class Holder {
     }
   }
 
+  #passageOf({ id }: Sandbox): string {
+    return `${runDirectory(this.#directory)}.${id}`;
+  }
+
   /** A refusal is told where the machine is held, when it happens. */
   #tellRefusals(sandbox: Sandbox): void {
     sandbox.egress?.onRefusal(({ message }) => note(this.#context, printable(`${sandbox.id}: network: ${message}`)));
@@ -85,13 +99,28 @@ export class Holder {
       id: sandbox.id,
       image: this.#image,
       createdAt: this.#context.runtime.now(),
-      socket: sandbox.socket ?? join(runDirectory(this.#directory), sandbox.id, "init.sock"),
+      socket: sandbox.socket ?? (sandbox.passage === undefined ? join(runDirectory(this.#directory), sandbox.id, "init.sock") : this.#passageOf(sandbox)),
+      filesProgram: sandbox.passage?.filesProgram ?? null,
       control: this.#control,
       state: sandbox.state,
       env: execEnvironment(sandbox.spec),
       user: sandbox.spec.user ?? root.user,
       workdir: join("/", sandbox.spec.workdir ?? root.workdir),
     });
+  }
+}
+
+/** What another process sends goes into the machine, and what comes of it goes back; when one end is over, so is the other. */
+async function passOn(socket: Socket, open: () => Promise<Duplex>): Promise<void> {
+  try {
+    const link = await open();
+    socket.once("close", () => link.destroy());
+    link.once("close", () => socket.destroy());
+    if (socket.destroyed) link.destroy();
+    socket.pipe(link).pipe(socket);
+  } catch {
+    // Its client learns that nothing is there.
+    socket.destroy();
   }
 }
 

@@ -49,7 +49,7 @@ export async function createAndHold(this: AppContext, flags: MachineFlags & { re
     const holder = new Holder(this, directory, image);
     const stop = await holder.serve();
     try {
-      holder.hold(sandbox);
+      await holder.hold(sandbox);
       if (flags.json) printJson(this, { sandbox: sandbox.id, image, ...(published.length === 0 ? {} : { published: published.map(({ address, hostPort, port }) => ({ address, host_port: hostPort, port })) }) });
       else printLine(this, sandbox.id);
       note(this, `holding ${sandbox.id}; it ends with this process (Ctrl-C, or: mw sandbox rm ${sandbox.id})`);

@@ -458,6 +458,8 @@ export interface Sandbox {
   readonly egress?: SandboxEgress | undefined;
   /** Absolute path on this host where its init listens for other processes of this user; absent where the backend keeps it elsewhere, or to itself. */
   readonly socket?: string;
+  /** Where no process but this one reaches its init: opens one more connection to it, to be passed on. `filesProgram`: where the file helper is inside. */
+  readonly passage?: { readonly open: () => Promise<Duplex>; readonly filesProgram: string };
   /** A TCP connection to a port of the sandbox's own loopback, whatever network it has. Rejects `conflict` when nothing listens there. */
   connect(port: number): Promise<Duplex>;
   /** A paused one has no machine: commands and files are refused with `sandbox_paused`, `ended` is pending, `kill` gives up what was kept. */

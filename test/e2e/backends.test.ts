@@ -1,5 +1,6 @@
 /** Runs on another backend than the native one: the whole of a rollout, verification in a fresh machine included, or a refusal before anything starts. */
 import { execFileSync, spawn } from "node:child_process";
+import { randomBytes } from "node:crypto";
 import { chmodSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
@@ -107,6 +108,56 @@ describe("mw sandbox --backend remote:URL", () => {
   }, 60_000);
 });
 
+describe("mw sandbox create", () => {
+  it.each(["remote", "oci:crun"])("holds a machine of --backend %s for other commands", async (backend) => {
+    const holder = spawn(process.execPath, [MAIN, "sandbox", "create", "--backend", backend === "remote" ? remote() : backend, `dir:${image.directory}`], { env: { PATH: process.env["PATH"], HOME: place, ...env }, stdio: ["ignore", "pipe", "inherit"] });
+    const ended = new Promise((resolve) => holder.once("exit", resolve));
+    const id = await new Promise<string>((resolve, reject) => {
+      holder.stdout.once("data", (data: Buffer) => resolve(data.toString().trim()));
+      holder.once("exit", (code) => reject(new Error(`the holder ended with ${code}`)));
+    });
+    // In processes of their own: what a command prints is theirs.
+    const other = async (args: readonly string[], input = ""): Promise<string> => {
+      const child = spawn(process.execPath, [MAIN, "sandbox", ...args], { env: { PATH: process.env["PATH"], HOME: place, ...env } });
+      const chunks: Buffer[] = [];
+      for (const stream of [child.stdout, child.stderr]) stream.on("data", (chunk: Buffer) => chunks.push(chunk));
+      child.stdin.end(input);
+      const code = await new Promise<number | null>((resolve) => child.once("close", resolve));
+      return `${code}: ${Buffer.concat(chunks).toString()}`;
+    };
+    const run = (...command: readonly string[]): Promise<string> => other(["exec", id, "--", ...command]);
+    try {
+      expect(await run("/bin/cat", "/etc/marker")).toBe("0: image\n");
+      const [there, back] = [join(place, `there-${backend}`), join(place, `back-${backend}`)];
+      writeFileSync(there, randomBytes(300_000));
+      expect(await other(["cp", there, `${id}:/copied`])).toMatch(/^0: copied 1 entries, 300000 bytes/);
+      expect(await other(["exec", "-i", id, "--", "/bin/sh", "-c", "cat > /typed; test -f /copied; exit 7"], "through stdin")).toBe("7: ");
+      // Several at once, each with an end of its own.
+      expect(await Promise.all([run("/bin/cat", "/typed"), run("/bin/sh", "-c", "exit 3"), run("/bin/sh", "-c", "kill -9 $$")])).toEqual(["0: through stdin", "3: ", "137: "]);
+      expect(await other(["cp", `${id}:/copied`, back])).toMatch(/^0: /);
+      expect(readFileSync(back).equals(readFileSync(there))).toBe(true);
+      expect(await other(["pause", id])).toMatch(/^3: .*This backend cannot pause a sandbox/s);
+      expect(await other(["rm", id])).toBe(`0: ${id}\n`);
+      expect(await ended).toBe(0);
+      expect(await list()).toEqual([]);
+    } finally {
+      holder.kill();
+      await ended;
+    }
+  }, 120_000);
+
+  it("takes a machine of --backend remote along when it is interrupted", async () => {
+    const holder = spawn(process.execPath, [MAIN, "sandbox", "create", "--backend", remote(), `dir:${image.directory}`], { env: { PATH: process.env["PATH"], HOME: place, ...env }, stdio: ["ignore", "pipe", "pipe"] });
+    let stderr = "";
+    holder.stderr.on("data", (data: Buffer) => (stderr += data.toString()));
+    const ended = new Promise((resolve) => holder.once("exit", resolve));
+    await Promise.race([new Promise((resolve) => holder.stdout.once("data", resolve)), ended]);
+    holder.kill("SIGINT");
+    expect([await ended, stderr]).toEqual([0, expect.not.stringContaining("error")]);
+    expect(await list()).toEqual([]);
+  }, 120_000);
+});
+
 describe("--backend oci", () => {
   it("gives the reference 1 and the idle agent 0, limits held, and the record names the runtime", async () => {
     const oracle = await run(join(place, "limited"), "--harness", "oracle", "--backend", "oci:runc");
@@ -123,22 +174,6 @@ describe("--backend oci", () => {
     writeFileSync(script, "rm /bin/probe; printf '#!/bin/sh\\nexit 1\\n' > /bin/probe; chmod 755 /bin/probe\n");
     const { rollouts } = await run(join(place, "guarded"), "--harness", "script", "--script", script, "--backend", "oci");
     expect(rollouts.map(({ outcome, reward }) => `${outcome} ${reward}`)).toEqual(["scored 0"]);
-  }, 120_000);
-
-  it("holds a machine for other commands", async () => {
-    const holder = spawn(process.execPath, [MAIN, "sandbox", "create", "--backend", "oci:crun", `dir:${image.directory}`], { env: { PATH: process.env["PATH"], HOME: place, ...env }, stdio: ["ignore", "pipe", "inherit"] });
-    const ended = new Promise((resolve) => holder.once("exit", resolve));
-    const id = await new Promise<string>((resolve, reject) => {
-      holder.stdout.once("data", (data: Buffer) => resolve(data.toString().trim()));
-      holder.once("exit", (code) => reject(new Error(`the holder ended with ${code}`)));
-    });
-    try {
-      expect(await mw(["sandbox", "exec", "--json", id, "--", "/bin/cat", "/etc/marker"], { env })).toMatchObject({ code: 0, stdout: expect.stringContaining("image") });
-      expect((await mw(["sandbox", "rm", id], { env })).code).toBe(0);
-    } finally {
-      holder.kill();
-      await ended;
-    }
   }, 120_000);
 
   it("is found by doctor, runtime by runtime, with what its machines have", async () => {

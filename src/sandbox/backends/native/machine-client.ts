@@ -222,9 +222,9 @@ async function endHelper(connection: InitConnection, id: ExecId): Promise<void> 
   await exec.acknowledge();
 }
 
-/** A client of a machine that lives. Rejects `sandbox_gone` when nothing listens at the socket. */
-export async function connectMachine(socket: string, defaults: MachineDefaults, runtime: Runtime): Promise<MachineClient> {
-  const client = new MachineClient(() => InitConnection.connect(socket), defaults, runtime);
+/** A client of a machine that lives. `filesProgram`: where that is inside, if not where native machines have it. Rejects `sandbox_gone` when nothing listens at the socket. */
+export async function connectMachine(socket: string, defaults: MachineDefaults, runtime: Runtime, filesProgram?: string): Promise<MachineClient> {
+  const client = new MachineClient(() => InitConnection.connect(socket), defaults, runtime, () => undefined, filesProgram);
   await client.connect();
   return client;
 }

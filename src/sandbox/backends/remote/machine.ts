@@ -56,6 +56,7 @@ export class RemoteMachine implements Sandbox {
   readonly template: string;
   readonly base: () => Promise<Scan>;
   readonly workdir: string;
+  readonly passage = { open: () => this.#explained(() => this.#openLink()), filesProgram: GUEST_FILES };
   readonly #context: RemoteMachineContext;
   readonly #client: MachineClient;
   #end: SandboxEnd | null = null;
@@ -64,6 +65,7 @@ export class RemoteMachine implements Sandbox {
   #ownerRenews = false;
   #expiresAt = 0;
   #renewing = false;
+  #killing: Promise<boolean> | null = null;
   #watching: NodeJS.Timeout | null = null;
 
   constructor(context: RemoteMachineContext, id: SandboxId, spec: SandboxSpec, remote: RemoteSandbox, template: string, base: () => Promise<Scan>) {
@@ -206,7 +208,8 @@ export class RemoteMachine implements Sandbox {
 
   async kill(): Promise<void> {
     if (this.#end !== null) return;
-    await this.#context.control.kill(this.remote.sandboxID);
+    // Whoever asks meanwhile waits for the same answer: the backend may be closed behind it.
+    await (this.#killing ??= this.#context.control.kill(this.remote.sandboxID).finally(() => (this.#killing = null)));
     this.finish("killed");
   }
 
@@ -237,12 +240,16 @@ export class RemoteMachine implements Sandbox {
   // ---- its connection and its life ----
 
   async #connect(): Promise<InitConnection> {
-    // Only root may connect to it, whatever it is called.
-    const connection = InitConnection.over(await openGuestLink(this.#context.agent(this.remote), [GUEST_INIT, "--link", "manyworlds-guest", GUEST_FILES]));
+    const connection = InitConnection.over(await this.#openLink());
     void connection.closed.then(() => (this.#end === null ? this.#lives() : undefined)).catch(() => undefined);
     await this.#answers(connection);
     void this.#watchOver(connection);
     return connection;
+  }
+
+  #openLink(): Promise<Duplex> {
+    // Only root may connect to it, whatever it is called.
+    return openGuestLink(this.#context.agent(this.remote), [GUEST_INIT, "--link", "manyworlds-guest", GUEST_FILES]);
   }
 
   /** One whose init has been stopped from inside is given up; a new connection makes it go on. */
