@@ -51,11 +51,13 @@ void send_ended(const struct machine *machine)
 	answer_finish(&writer);
 }
 
-void send_busy(pid_t holder)
+void send_busy(pid_t holder, uint64_t ends_at_ms)
 {
 	wire_writer writer = answer_begin(64);
 	wire_begin(&writer, EVENT_BUSY, 0);
 	wire_put_u64(&writer, BUSY_PID, (uint64_t)holder);
+	uint64_t now = now_ms();
+	if (ends_at_ms) wire_put_u64(&writer, BUSY_LEFT_MS, ends_at_ms > now ? ends_at_ms - now : 0);
 	answer_finish(&writer);
 	protocol_flush();
 }

@@ -85,7 +85,7 @@ enum hello_tag {
 	HELLO_VERSION = 13,
 };
 
-enum busy_tag { BUSY_PID = 1 };
+enum busy_tag { BUSY_PID = 1, BUSY_LEFT_MS = 2 };
 enum blank_tag { BLANK_NAME = 1 };
 enum ended_tag { ENDED_ID = 1, ENDED_REASON = 2, ENDED_OOM_KILLED = 3, ENDED_PIDS_HIT = 4, ENDED_DISK_FULL = 5, ENDED_KEPT = 6 };
 

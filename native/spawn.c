@@ -216,21 +216,28 @@ static void make_directories(const char *path, mode_t mode)
 	if (mkdir(copy, mode) < 0 && errno != EEXIST) die(3, "making %s: %s", path, strerror(errno));
 }
 
-/* The lock file's text is the holder's pid; the lock itself is the kernel's and dies with the holder. */
+/* The lock file's text is the holder's pid and, while it waits for another controller, when its machines end; the lock itself is the kernel's and dies with the holder. */
+static bool note_holder(void)
+{
+	char text[64];
+	int length = S.stopping ? snprintf(text, sizeof text, "%d %llu\n", (int)getpid(), (unsigned long long)S.stop_at_ms) : snprintf(text, sizeof text, "%d\n", (int)getpid());
+	return pwrite(S.lock, text, (size_t)length, 0) == length && ftruncate(S.lock, length) == 0;
+}
+
 static bool take_lock(void)
 {
-	char path[4096], text[32] = {0};
+	char path[4096], text[64] = {0}, *rest;
 	snprintf(path, sizeof path, "%s/lock", S.config.data);
 	S.lock = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
 	if (S.lock < 0) die(3, "opening %s: %s", path, strerror(errno));
 	if (flock(S.lock, LOCK_EX | LOCK_NB) < 0) {
 		if (errno != EWOULDBLOCK) die(3, "locking %s: %s", path, strerror(errno));
 		if (pread(S.lock, text, sizeof text - 1, 0) < 0) text[0] = 0;
-		send_busy((pid_t)atoi(text));
+		pid_t holder = (pid_t)strtol(text, &rest, 10);
+		send_busy(holder, strtoull(rest, NULL, 10));
 		return false;
 	}
-	int length = snprintf(text, sizeof text, "%d\n", (int)getpid());
-	if (ftruncate(S.lock, 0) < 0 || pwrite(S.lock, text, (size_t)length, 0) != length) die(3, "writing %s: %s", path, strerror(errno));
+	if (!note_holder()) die(3, "writing %s: %s", path, strerror(errno));
 	return true;
 }
 
@@ -284,6 +291,7 @@ void spawner_stop(uint64_t grace_ms)
 	if (S.stopping && S.stop_at_ms <= at) return;
 	S.stopping = true;
 	S.stop_at_ms = at;
+	if (grace_ms > 0 && !note_holder()) logf_("writing the lock: %s", strerror(errno));
 	wake_at(at);
 }
 
@@ -291,6 +299,7 @@ bool spawner_goes_on(void)
 {
 	if (S.stopping && now_ms() >= S.stop_at_ms) return false;
 	S.stopping = false;
+	if (!note_holder()) logf_("writing the lock: %s", strerror(errno));
 	return true;
 }
 

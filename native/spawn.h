@@ -253,7 +253,7 @@ void send_created(const struct machine *machine, uint32_t ref);
 void send_blank(const struct machine *blank);
 void send_sealed(const struct machine *machine);
 void send_ended(const struct machine *machine);
-void send_busy(pid_t holder);
+void send_busy(pid_t holder, uint64_t ends_at_ms);
 void send_hello(void);
 void send_dumped(uint32_t ref, uint64_t lifeline, uint64_t listener);
 void send_copied(const struct machine *copy, uint32_t ref, uint64_t stopped_us);

@@ -46,7 +46,7 @@ function withFix(error: unknown): unknown {
 
 /** The lock is held by the spawner of another controller; people know the controller. */
 function namingController(error: unknown, home: string): unknown {
-  if (!(error instanceof MwError) || error.code !== "busy") return error;
+  if (!(error instanceof MwError) || error.code !== "busy" || error.facts["leftMs"] !== undefined) return error;
   const spawner = error.facts["pid"];
   const parent = typeof spawner === "number" ? parentOf(spawner) : null;
   if (parent === null) return error;

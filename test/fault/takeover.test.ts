@@ -6,6 +6,7 @@ import { createServer, type Server } from "node:net";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { afterAll, afterEach, beforeAll, describe, expect, test } from "vitest";
+import { type MwError, toMwError } from "../../src/core/errors.ts";
 import type { ExecId } from "../../src/core/ids.ts";
 import { openNativeBackend, runDirectory, type NativeBackend, type Sandbox } from "../../src/sandbox/index.ts";
 import type { SandboxSpec } from "../../src/sandbox/sandbox.ts";
@@ -77,7 +78,7 @@ async function open(home: string, keepSeconds = GRACE): Promise<NativeBackend> {
   return backend;
 }
 
-const spawnerPid = (home: string): number => Number(readFileSync(join(home, "lock"), "utf8"));
+const spawnerPid = (home: string): number => Number.parseInt(readFileSync(join(home, "lock"), "utf8"), 10);
 const lives = (pid: number): boolean => existsSync(`/proc/${pid}/stat`) && !/\) [ZX] /.test(readFileSync(`/proc/${pid}/stat`, "latin1"));
 
 function taken(backend: NativeBackend, id: Sandbox["id"]): Sandbox {
@@ -257,6 +258,29 @@ describe("who may", () => {
     const [backend] = won;
     if (backend === undefined) throw new Error("Nobody won");
     expect((await sh(taken(backend, id), "echo here")).out).toBe("here\n");
+    await ends(home, backend);
+  });
+
+  test("a controller that does not take over is told that machines wait, how long, and what takes them over", async () => {
+    const home = freshHome();
+    const mortal = await Mortal.start(home);
+    const { sandbox: id } = await mortal.do({ spec: { root: image.root } });
+    const refused = (): Promise<MwError | null> => openNativeBackend({ home }).then(() => null, toMwError);
+    expect(await refused()).toMatchObject({ code: "busy", facts: { pid: expect.any(Number) } });
+    expect((await refused())?.facts["leftMs"]).toBeUndefined();
+    await mortal.kill();
+    // The spawner notices in its own time.
+    const told = await until("it is told", async () => {
+      const error = await refused();
+      return error?.facts["leftMs"] === undefined ? null : error;
+    });
+    expect(told).toMatchObject({ code: "busy", message: expect.stringMatching(/has died, and its machines wait \d+ s more/), fix: expect.stringMatching(/mw serve --take-over SECONDS takes them over; else wait \d+ s/) });
+    const left = told?.facts["leftMs"];
+    expect(left).toBeGreaterThan(0);
+    expect(left).toBeLessThanOrEqual(GRACE * 1000);
+    const backend = await open(home);
+    expect((await sh(taken(backend, id), "echo here")).out).toBe("here\n");
+    expect((await refused())?.facts["leftMs"]).toBeUndefined();
     await ends(home, backend);
   });
 

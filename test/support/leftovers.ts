@@ -40,7 +40,7 @@ function isSpare(home: string, name: string): boolean {
 
 /** A controller is at work: what it listens on is no leftover. */
 function spawnerLives(home: string): boolean {
-  return read(`/proc/${read(join(home, "lock")).trim()}/comm`) === "spawn\n";
+  return read(`/proc/${read(join(home, "lock")).split(/\s/)[0] ?? ""}/comm`) === "spawn\n";
 }
 
 /** Polls, because what a killed process held is given back by the kernel a moment later, which is long on a loaded machine. */

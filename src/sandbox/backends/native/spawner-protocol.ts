@@ -25,6 +25,8 @@ export const REQUEST = {
   stop: 19,
 } as const;
 export const EVENT = { hello: 64, busy: 65, ended: 66, blank: 67 } as const;
+/** Tags of `busy`: the holder, and how long its machines wait for another controller, where it has none. */
+export const BUSY = { pid: 1, leftMs: 2 } as const;
 export const ID_TAG = 1;
 export const TTL_TAG = 2;
 export const AS_TAG = 3;

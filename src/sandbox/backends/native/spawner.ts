@@ -8,6 +8,7 @@ import { join } from "node:path";
 import { MwError } from "../../../core/errors.ts";
 import {
   AS_TAG,
+  BUSY,
   COUNT_TAG,
   type CreatedMachine,
   type CreateMachine,
@@ -31,6 +32,7 @@ import {
 } from "./spawner-protocol.ts";
 import type { SpawnerChannel } from "./spawner-channel.ts";
 import { connectProcess, type Keeper, startProcess } from "./spawner-process.ts";
+import type { Frame } from "./wire.ts";
 
 export interface SpawnerOptions {
   /** The program `spawn`, and the ones that it puts into machines or starts beside them. */
@@ -83,7 +85,7 @@ export class Spawner {
     channel.end();
     await keeper.exited;
     channel.destroy();
-    throw held(options.dataDirectory, first.number(1));
+    throw held(options.dataDirectory, first);
   }
 
   /**
@@ -99,7 +101,7 @@ export class Spawner {
     if (first === null) return NONE;
     if (first.type !== EVENT.hello) {
       channel.destroy();
-      throw held(options.dataDirectory, first.number(1));
+      throw held(options.dataDirectory, first);
     }
     const spawner = new Spawner(channel, keeper, readHello(first), options.runDirectory);
     channel.startAt(spawner.hello.epoch);
@@ -241,9 +243,12 @@ export class Spawner {
 const NONE = { spawner: null, ended: null } as const;
 const TAKEOVER_SOCKET = "takeover.sock";
 
-function held(home: string, holder: number | null): MwError {
-  return new MwError("busy", `Another process (${holder ?? "unknown"}) makes machines for ${home}`, {
-    fix: "Stop it, or use another data directory (MW_HOME).",
-    facts: { pid: holder },
+function held(home: string, busy: Frame): MwError {
+  const [pid, leftMs] = [busy.number(BUSY.pid), busy.number(BUSY.leftMs)];
+  if (leftMs === null) return new MwError("busy", `Another process (${pid ?? "unknown"}) makes machines for ${home}`, { fix: "Stop it, or use another data directory (MW_HOME).", facts: { pid } });
+  const seconds = Math.ceil(leftMs / 1000);
+  return new MwError("busy", `The controller of ${home} has died, and its machines wait ${seconds} s more for another one`, {
+    fix: `mw serve --take-over SECONDS takes them over; else wait ${seconds} s, then they have ended, or use another data directory (MW_HOME)`,
+    facts: { pid, leftMs },
   });
 }
