@@ -2,11 +2,13 @@
  * Builds a Dockerfile into an image. Our own executor does what it can do faithfully, in our own sandboxes; what it cannot do goes to buildah when that is
  * installed, and is otherwise refused by name.
  */
-import { createHash, randomUUID } from "node:crypto";
-import { mkdir, mkdtemp, readFile, rename, rm, writeFile } from "node:fs/promises";
+import { createHash } from "node:crypto";
+import { mkdir, readdir, readFile, rename, rm, writeFile } from "node:fs/promises";
 import { join, relative } from "node:path";
 import { MwError, messageOf } from "../core/errors.ts";
+import { holderLives, isHolderName, ownName } from "../image/holder.ts";
 import type { Image, ImageProgress, ImageStore } from "../image/image.ts";
+import { removeTree } from "../image/unpacker.ts";
 import type { NetworkMode, SandboxBackend } from "../sandbox/sandbox.ts";
 import { buildWithBuildah, findBuildah } from "./buildah.ts";
 import { openContext } from "./context.ts";
@@ -56,6 +58,17 @@ export function createImageBuilder(options: BuilderOptions): ImageBuilder {
   };
 }
 
+/** In a builder's directory: finished steps. */
+const CACHE = "cache";
+
+/** Takes away what builders left that died in the middle. `directory`: as a builder's. */
+export async function sweepBuilds(directory: string): Promise<void> {
+  for (const place of [directory, join(directory, CACHE)]) {
+    const names = await readdir(place).catch(() => []);
+    for (const name of names) if (isHolderName(name) && !holderLives(name)) await removeTree(join(place, name));
+  }
+}
+
 async function buildOnce(options: BuilderOptions, request: BuildRequest): Promise<Image> {
   const text = await readFile(request.dockerfile, "utf8").catch((error: unknown) => {
     throw new MwError("invalid_image", `cannot read ${request.dockerfile}: ${messageOf(error)}`, { fix: "Check the path of the Dockerfile.", cause: error });
@@ -73,8 +86,10 @@ async function buildOnce(options: BuilderOptions, request: BuildRequest): Promis
   for (const warning of parsed.warnings) request.progress?.(warning);
 
   await resolveBases(options, request, parsed);
-  await mkdir(join(options.directory, "cache"), { recursive: true });
-  const temporary = await mkdtemp(join(options.directory, "build-"));
+  await mkdir(join(options.directory, CACHE), { recursive: true });
+  await sweepBuilds(options.directory);
+  const temporary = join(options.directory, ownName());
+  await mkdir(temporary, { mode: 0o700 });
   const deadline = AbortSignal.timeout(request.timeoutMs ?? 600_000);
   const environment: BuildEnvironment = {
     ...options,
@@ -87,7 +102,7 @@ async function buildOnce(options: BuilderOptions, request: BuildRequest): Promis
     signal: request.signal === undefined ? deadline : AbortSignal.any([deadline, request.signal]),
     escape: parsed.escape,
     buildArgs: request.args ?? {},
-    cache: stepCache(join(options.directory, "cache"), options.images),
+    cache: stepCache(join(options.directory, CACHE), options.images),
   };
   try {
     return await buildStages(environment, parsed, request.target);
@@ -179,7 +194,7 @@ export function stepCache(directory: string, images: ImageStore): StepCache {
     },
     add: async (key, image) => {
       // Builds of one process, too, end equal steps at the same time.
-      const temporary = `${path(key)}.${randomUUID()}`;
+      const temporary = join(directory, ownName());
       await writeFile(temporary, `${image.digest}\n`);
       await rename(temporary, path(key));
     },

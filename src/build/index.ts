@@ -1,2 +1,2 @@
 /** Builds: a Dockerfile becomes an image, its steps run in sandboxes. */
-export { createImageBuilder, type BuilderOptions, type BuildRequest, type ImageBuilder } from "./builder.ts";
+export { createImageBuilder, sweepBuilds, type BuilderOptions, type BuildRequest, type ImageBuilder } from "./builder.ts";

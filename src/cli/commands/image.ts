@@ -1,5 +1,6 @@
 /** The `mw image` commands. */
-import { resolve } from "node:path";
+import { join, resolve } from "node:path";
+import { sweepBuilds } from "../../build/index.ts";
 import { MwError } from "../../core/errors.ts";
 import { exportOciArchive } from "../../image/export.ts";
 import { sniffImage } from "../../image/sniff.ts";
@@ -100,6 +101,7 @@ export async function remove(this: AppContext, flags: OutputFlags, ...names: str
 export async function collect(this: AppContext, flags: OutputFlags): Promise<void> {
   const store = await openStore(this);
   const bytes = await store.collect();
+  await sweepBuilds(join(loadConfig(this.env, this.cwd).home.value, "build"));
   if (flags.json) printJson(this, { freedBytes: bytes });
   else printLine(this, `freed ${formatBytes(bytes)}`);
 }
