@@ -100,10 +100,11 @@ it("a lease that ended meanwhile is kept: the sandbox is ended, or paused, when 
   const home = freshHome();
   await start(home);
   const create = async (more: object): Promise<string> => (await ask("POST", "/v1/sandboxes", { image: `dir:${image.directory}`, ...more })).body.id as string;
-  const [killed, paused, kept] = await Promise.all([create({ ttl_ms: 4_000 }), create({ ttl_ms: 4_000, on_timeout: "pause" }), create({ ttl_ms: 600_000 })]);
+  const [killed, paused, kept] = await Promise.all([create({ ttl_ms: 600_000 }), create({ ttl_ms: 600_000, on_timeout: "pause" }), create({ ttl_ms: 600_000 })]);
   await run(paused, "echo here > /here");
+  const ends = await Promise.all([killed, paused].map(async (id) => (await ask("POST", `/v1/sandboxes/${id}/renew`, { ttl_ms: 2_000 })).body.ends_at as number));
   await server?.stop("SIGKILL");
-  await new Promise((resolve) => setTimeout(resolve, 4_000));
+  await until("the leases have ended", () => ends.every((at) => at < Date.now()));
   await start(home);
   await until("it is ended", async () => (await ask("GET", `/v1/sandboxes/${killed}`)).status === 404);
   await until("it is paused", async () => (await ask("GET", `/v1/sandboxes/${paused}`)).body.state === "paused");

@@ -86,6 +86,8 @@ describe.runIf(process.getuid?.() === 0)("with room for", () => {
     // It stands on layers on disk, which its children need as well.
     const sandbox = await backend.create({ root: image.root, snapshot: first.id });
     await sh(sandbox, "echo 2 > /g");
+    // Whoever collects behind the one that ended holds a file as its lock.
+    await backend.snapshots.settled();
     fill(what, free);
     const results: boolean[] = [];
     try {

@@ -79,9 +79,12 @@ export function lifeSuite(options: ConformanceOptions): void {
     await until("it ticks", () => ticks > 0);
     await sandbox.freeze();
     await sandbox.freeze();
-    // What was on its way arrives.
-    await sleep(1000);
-    const frozen = ticks;
+    let frozen = -1;
+    await until("what was on its way has arrived", async () => {
+      frozen = ticks;
+      await sleep(500);
+      return frozen === ticks;
+    });
     await sleep(500);
     expect(ticks).toBe(frozen);
     await sandbox.thaw();

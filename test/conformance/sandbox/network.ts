@@ -36,7 +36,7 @@ export function networkSuite(options: ConformanceOptions): void {
   test("none: loopback works, in both families, and is the only interface", async () => {
     const sandbox = await machine({ network: "none" });
     expect((await sh(sandbox, "tail -n +3 /proc/net/dev | cut -d: -f1")).out.trim()).toBe("lo");
-    expect((await sh(sandbox, "(echo hello | nc -l -p 7001 >/dev/null &) ; sleep 0.3; nc -w 2 127.0.0.1 7001 < /dev/null")).out).toBe("hello\n");
+    expect((await sh(sandbox, "(echo hello | nc -l -p 7001 >/dev/null &) ; until nc -w 60 127.0.0.1 7001 < /dev/null; do sleep 0.1; done")).out).toBe("hello\n");
     expect((await sh(sandbox, "ping -c 1 -W 1 127.0.0.1 >/dev/null 2>&1; cat /proc/net/if_inet6")).out).toMatch(/^(0{31}1 .* lo\n)?$/);
   });
 
@@ -81,8 +81,8 @@ export function networkSuite(options: ConformanceOptions): void {
       });
     });
     const [one, two] = [await machine({ services: [{ port: 8080, target }] }), await machine({ services: [{ port: 8080, target }, { port: 9090, target }] })];
-    expect((await sh(one, "echo ping | nc -w 3 127.0.0.1 8080")).out).toBe("pong\n");
-    expect((await sh(two, "echo ping | nc -w 3 127.0.0.1 8080; echo ping | nc -w 3 127.0.0.1 9090")).out).toBe("pong\npong\n");
+    expect((await sh(one, "echo ping | nc -w 60 127.0.0.1 8080")).out).toBe("pong\n");
+    expect((await sh(two, "echo ping | nc -w 60 127.0.0.1 8080; echo ping | nc -w 60 127.0.0.1 9090")).out).toBe("pong\npong\n");
     expect(firsts).toEqual([`MW1 ${one.id} 8080`, `MW1 ${two.id} 8080`, `MW1 ${two.id} 9090`]);
     // Not declared, not there.
     expect((await sh(one, "echo ping | nc -w 1 127.0.0.1 9090")).code).not.toBe(0);
@@ -171,7 +171,7 @@ export function networkSuite(options: ConformanceOptions): void {
     return typeof address === "object" && address !== null ? address.port : 0;
   }
   /** Asks the proxy as a client that was told of it does; busybox's has no list of hosts that go without. */
-  const fetchThrough = (sandbox: Sandbox, url: string): ReturnType<typeof sh> => sh(sandbox, `timeout 20 wget -q -O - ${url} 2>&1`);
+  const fetchThrough = (sandbox: Sandbox, url: string): ReturnType<typeof sh> => sh(sandbox, `timeout 60 wget -q -O - ${url} 2>&1`);
 
   function needsAllowlist(context: TestContext): Promise<void> | null {
     if (backend().capabilities.networks.includes("allowlist")) return null;
@@ -195,7 +195,7 @@ export function networkSuite(options: ConformanceOptions): void {
     // Without the proxy there is nothing: not even the host that is allowed.
     for (const address of ["127.0.0.1", "169.254.169.254", "8.8.8.8", "10.0.2.2"]) expect((await sh(sandbox, `nc -w 1 ${address} ${port} < /dev/null`)).code, address).not.toBe(0);
     // What it says of itself does not change who it is.
-    expect((await sh(sandbox, `printf 'MW1 sbx00000000000000000000000000 3128\\nGET http://localhost:${other}/ HTTP/1.1\\r\\n\\r\\n' | nc -w 3 127.0.0.1 3128`)).out).toMatch(/^HTTP\/1\.1 400 /);
+    expect((await sh(sandbox, `printf 'MW1 sbx00000000000000000000000000 3128\\nGET http://localhost:${other}/ HTTP/1.1\\r\\n\\r\\n' | nc -w 60 127.0.0.1 3128`)).out).toMatch(/^HTTP\/1\.1 400 /);
     const report = sandbox.egress?.report();
     expect(report).toMatchObject({ connections: 2 });
     expect(report?.refusals.map(({ host, port: at, reason }) => [host, at, reason])).toEqual([["localhost", other, "not_allowed"], ["example.com", 80, "not_allowed"], ["", null, "protocol"]]);

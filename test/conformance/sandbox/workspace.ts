@@ -191,7 +191,7 @@ export function workspaceSuite(options: ConformanceOptions): void {
 
   test("a sealed machine's processes are gone before its files are looked at", async () => {
     const one = await machine();
-    await sh(one, "(setsid sh -c 'while :; do echo late >> /late; done' >/dev/null 2>&1 &) ; sleep 0.2");
+    await sh(one, "(setsid sh -c 'while :; do echo late >> /late; done' >/dev/null 2>&1 &) ; until [ -s /late ]; do sleep 0.05; done");
     const workspace = await one.seal();
     const first = (await workspace.read("/late", 1 << 28))?.length;
     const second = (await workspace.read("/late", 1 << 28))?.length;
