@@ -11,10 +11,10 @@ import type { Duplex } from "node:stream";
 import { MwError } from "../../../core/errors.ts";
 import type { ExecId } from "../../../core/ids.ts";
 import type { Runtime } from "../../../core/runtime.ts";
-import { checkExecOptions } from "../../check-spec.ts";
 import { execEnvironment } from "../../exec-environment.ts";
-import type { Capabilities, Exec, ExecOptions, ExecResult, ForkResult, Isolation, Sandbox, SandboxEgress, SandboxEnd, SandboxFiles, SandboxMetrics, SandboxSpec, SnapshotTaken, Workspace } from "../../sandbox.ts";
+import type { Capabilities, Exec, ExecOptions, ExecResult, Sandbox, SandboxEgress, SandboxEnd, SandboxFiles, SandboxMetrics, SandboxSpec, Workspace } from "../../sandbox.ts";
 import { LimitCauses, NO_LIMITS, type LimitCounts } from "../limit-causes.ts";
+import { UnkeptMachine } from "../unkept-machine.ts";
 import { GuardedFiles } from "../native/guarded-files.ts";
 import { InitConnection } from "../native/init-connection.ts";
 import { MachineClient } from "../native/machine-client.ts";
@@ -43,11 +43,9 @@ export interface OciMachineContext {
 /** An init that has not ended so long after its lifeline is left to the runtime. */
 const END_MS = 10_000;
 
-export class OciMachine implements Sandbox {
+export class OciMachine extends UnkeptMachine implements Sandbox {
   readonly id: Sandbox["id"];
   readonly spec: SandboxSpec;
-  readonly isolation: Isolation;
-  readonly state = "running";
   readonly files: SandboxFiles;
   readonly ended: Promise<SandboxEnd>;
   readonly createdAt: number;
@@ -72,6 +70,7 @@ export class OciMachine implements Sandbox {
   #frozen = false;
 
   constructor(context: OciMachineContext, kept: Kept, spec: SandboxSpec, egress?: SandboxEgress) {
+    super(context.capabilities);
     this.egress = egress;
     this.#context = context;
     this.#kept = kept;
@@ -79,12 +78,11 @@ export class OciMachine implements Sandbox {
     this.spec = spec;
     this.socket = join(context.sockets, `${this.id}.sock`);
     this.#groups = new MachineGroups(join(context.group, kept.id));
-    this.isolation = context.capabilities.isolation;
     this.createdAt = context.runtime.now();
     this.workdir = join("/", spec.workdir ?? spec.root.workdir);
     const defaults = { env: execEnvironment(spec), user: spec.user ?? spec.root.user, workdir: this.workdir };
-    this.#client = new MachineClient(() => InitConnection.connect(this.socket), defaults, context.runtime, () => this.#alive());
-    this.files = new GuardedFiles(this.#client.files, context.capabilities, () => this.#alive());
+    this.#client = new MachineClient(() => InitConnection.connect(this.socket), defaults, context.runtime, () => this.alive());
+    this.files = new GuardedFiles(this.#client.files, context.capabilities, () => this.alive());
     this.ended = new Promise((resolve) => {
       this.#resolveEnded = resolve;
     });
@@ -118,27 +116,27 @@ export class OciMachine implements Sandbox {
   // ---- the sandbox ----
 
   async run(options: ExecOptions): Promise<ExecResult> {
-    this.#check(options);
+    this.check(options);
     return this.#causes.of(await this.#client.run(options));
   }
 
   async exec(options: ExecOptions): Promise<Exec> {
-    this.#check(options);
+    this.check(options);
     return this.#causes.explained(await this.#client.exec(options));
   }
 
   async attach(id: ExecId, offsets: { readonly stdout?: number; readonly stderr?: number } = {}): Promise<Exec> {
-    this.#alive();
+    this.alive();
     return this.#causes.explained(await this.#client.attach(id, offsets));
   }
 
   async connect(port: number): Promise<Duplex> {
-    this.#alive();
+    this.alive();
     return this.#client.connectPort(port);
   }
 
   async killProcesses(): Promise<void> {
-    this.#alive();
+    this.alive();
     await this.#client.killProcesses();
   }
 
@@ -157,19 +155,19 @@ export class OciMachine implements Sandbox {
   }
 
   async metrics(): Promise<SandboxMetrics> {
-    this.#alive();
+    this.alive();
     return { ...this.#groups.metrics(), diskBytes: null, limits: this.#limits() };
   }
 
   async renew(ttlMs: number): Promise<void> {
-    this.#alive();
+    this.alive();
     if (this.#expiry !== null) clearTimeout(this.#expiry);
     this.#expiry = setTimeout(() => void this.#finish("expired"), ttlMs).unref();
   }
 
   async seal(): Promise<Workspace> {
     if (this.#end?.kept !== true || this.#disposed) {
-      this.#alive();
+      this.alive();
       await this.#finish("sealed");
       if (this.#end?.reason !== "sealed") throw this.#gone();
     }
@@ -185,22 +183,6 @@ export class OciMachine implements Sandbox {
   async kill(): Promise<void> {
     await this.#finish("killed");
     await this.#dispose();
-  }
-
-  async snapshot(): Promise<SnapshotTaken> {
-    return this.#refuse("snapshot");
-  }
-
-  async fork(): Promise<readonly ForkResult[]> {
-    return this.#refuse("fork");
-  }
-
-  async pause(): Promise<void> {
-    return this.#refuse("pause");
-  }
-
-  async resume(): Promise<void> {
-    return this.#refuse("pause");
   }
 
   // ---- its end ----
@@ -259,12 +241,7 @@ export class OciMachine implements Sandbox {
     return this.#limitsSeen;
   }
 
-  #check(options: ExecOptions): void {
-    checkExecOptions(options, this.#context.capabilities);
-    this.#alive();
-  }
-
-  #alive(): void {
+  protected alive(): void {
     if (this.#end !== null || this.#ending !== null) throw this.#gone();
   }
 
@@ -274,13 +251,8 @@ export class OciMachine implements Sandbox {
   }
 
   #freezable(): void {
-    this.#alive();
-    if (!this.#context.capabilities.freeze) this.#refuse("freeze");
-  }
-
-  #refuse(name: "freeze" | "snapshot" | "fork" | "pause"): never {
-    this.#alive();
-    throw new MwError("unsupported", `This backend cannot ${name} a sandbox: ${this.#context.capabilities.missing[name] ?? "it has no such thing"}`, { facts: { capability: name } });
+    this.alive();
+    if (!this.#context.capabilities.freeze) this.refuse("freeze");
   }
 }
 

@@ -9,15 +9,16 @@ import { MwError } from "../../../core/errors.ts";
 import type { ExecId, SandboxId } from "../../../core/ids.ts";
 import { LIMITS } from "../../../core/limits.ts";
 import type { Runtime } from "../../../core/runtime.ts";
-import { checkExecOptions } from "../../check-spec.ts";
 import { execEnvironment } from "../../exec-environment.ts";
-import type { Capabilities, Exec, ExecOptions, ExecResult, ForkResult, Isolation, Sandbox, SandboxEnd, SandboxFiles, SandboxMetrics, SandboxSpec, SnapshotTaken, TreeReport, Workspace } from "../../sandbox.ts";
+import type { Capabilities, Exec, ExecOptions, ExecResult, Sandbox, SandboxEnd, SandboxFiles, SandboxMetrics, SandboxSpec, TreeReport, Workspace } from "../../sandbox.ts";
+import { Lease } from "../lease.ts";
 import { placeRequest, without } from "../native/files.ts";
 import { GuardedFiles } from "../native/guarded-files.ts";
 import { InitConnection } from "../native/init-connection.ts";
 import { layerItems, removedPaths } from "../native/layer-items.ts";
 import { MachineClient } from "../native/machine-client.ts";
 import { Refusals } from "../native/tree-items.ts";
+import { UnkeptMachine } from "../unkept-machine.ts";
 import type { ControlPlane, RemoteSandbox } from "./control-plane.ts";
 import { openGuestLink, putFile, type GuestAgent } from "./guest-link.ts";
 import { GUEST_DIRECTORY, GUEST_FILES, GUEST_INIT, type GuestPrograms } from "./guest-programs.ts";
@@ -43,11 +44,9 @@ const NO_LIMITS = { oom_killed: 0, pids: 0, disk_full: 0 } as const;
 /** The service ends a sandbox some time after its lease; it is asked so often. */
 const EXPIRY_CHECK_MS = 1000;
 
-export class RemoteMachine implements Sandbox {
+export class RemoteMachine extends UnkeptMachine implements Sandbox {
   readonly id: SandboxId;
   readonly spec: SandboxSpec;
-  readonly isolation: Isolation;
-  readonly state = "running";
   readonly files: SandboxFiles;
   readonly ended: Promise<SandboxEnd>;
   readonly createdAt: number;
@@ -61,14 +60,13 @@ export class RemoteMachine implements Sandbox {
   readonly #client: MachineClient;
   #end: SandboxEnd | null = null;
   #resolveEnded: (end: SandboxEnd) => void = () => undefined;
-  #leaseMs: number;
-  #ownerRenews = false;
-  #expiresAt = 0;
+  readonly #lease: Lease;
   #renewing = false;
   #killing: Promise<boolean> | null = null;
   #watching: NodeJS.Timeout | null = null;
 
   constructor(context: RemoteMachineContext, id: SandboxId, spec: SandboxSpec, remote: RemoteSandbox, template: string, base: () => Promise<Scan>) {
+    super(context.capabilities);
     this.#context = context;
     this.id = id;
     this.spec = spec;
@@ -76,16 +74,15 @@ export class RemoteMachine implements Sandbox {
     this.template = template;
     this.base = base;
     this.workdir = join("/", spec.workdir ?? spec.root.workdir);
-    this.isolation = context.capabilities.isolation;
     this.createdAt = context.runtime.now();
-    this.#leaseMs = spec.ttlMs ?? LIMITS.leaseDefaultMs;
+    this.#lease = new Lease(context.runtime, spec.ttlMs ?? LIMITS.leaseDefaultMs);
     const defaults = { env: execEnvironment(spec), user: spec.user ?? spec.root.user, workdir: this.workdir };
-    this.#client = new MachineClient(() => this.#connect(), defaults, context.runtime, () => this.#alive(), GUEST_FILES);
-    this.files = new GuardedFiles(this.#client.files, context.capabilities, () => this.#alive());
+    this.#client = new MachineClient(() => this.#connect(), defaults, context.runtime, () => this.alive(), GUEST_FILES);
+    this.files = new GuardedFiles(this.#client.files, context.capabilities, () => this.alive());
     this.ended = new Promise((resolve) => {
       this.#resolveEnded = resolve;
     });
-    this.#leaseFrom(this.#leaseMs);
+    this.#leaseFrom(this.#lease.ms);
   }
 
   // ---- called by the backend ----
@@ -107,7 +104,7 @@ export class RemoteMachine implements Sandbox {
 
   /** Whether a third of its lease has passed, and nobody else renews it. */
   get needsRenewal(): boolean {
-    return !this.#ownerRenews && !this.#renewing && this.#expiresAt - this.#context.runtime.now() < (this.#leaseMs * 2) / 3;
+    return !this.#lease.ownerRenews && !this.#renewing && this.#lease.leftMs < (this.#lease.ms * 2) / 3;
   }
 
   async renewByItself(): Promise<void> {
@@ -120,7 +117,7 @@ export class RemoteMachine implements Sandbox {
   }
 
   async #renewOwn(): Promise<void> {
-    if (await this.#context.control.renew(this.remote.sandboxID, this.#leaseMs)) this.#leaseFrom(this.#leaseMs);
+    if (await this.#context.control.renew(this.remote.sandboxID, this.#lease.ms)) this.#leaseFrom(this.#lease.ms);
     else await this.#lives();
   }
 
@@ -162,47 +159,47 @@ export class RemoteMachine implements Sandbox {
   // ---- the sandbox ----
 
   async run(options: ExecOptions): Promise<ExecResult> {
-    this.#check(options);
+    this.check(options);
     return this.#explained(() => this.#client.run(options));
   }
 
   async exec(options: ExecOptions): Promise<Exec> {
-    this.#check(options);
+    this.check(options);
     return this.#explained(() => this.#client.exec(options));
   }
 
   async attach(id: ExecId, offsets: { readonly stdout?: number; readonly stderr?: number } = {}): Promise<Exec> {
-    this.#alive();
+    this.alive();
     return this.#explained(() => this.#client.attach(id, offsets));
   }
 
   async connect(port: number): Promise<Duplex> {
-    this.#alive();
+    this.alive();
     return this.#explained(() => this.#client.connectPort(port));
   }
 
   async killProcesses(): Promise<void> {
-    this.#alive();
+    this.alive();
     await this.#explained(() => this.#client.killProcesses());
   }
 
   async metrics(): Promise<SandboxMetrics> {
-    this.#alive();
+    this.alive();
     const { memoryBytes, diskBytes } = await this.#explained(() => this.#context.control.metrics(this.remote.sandboxID));
     return { cpuMs: null, memoryBytes, memoryPeakBytes: null, diskBytes, pids: null, limits: NO_LIMITS };
   }
 
   async renew(ttlMs: number): Promise<void> {
-    this.#alive();
-    this.#ownerRenews = true;
+    this.alive();
+    this.#lease.ownerRenews = true;
     const there = await this.#context.control.renew(this.remote.sandboxID, ttlMs);
     if (there) this.#leaseFrom(ttlMs);
     else await this.#lives();
-    this.#alive();
+    this.alive();
   }
 
   async seal(): Promise<Workspace> {
-    this.#alive();
+    this.alive();
     return this.#context.seal(this);
   }
 
@@ -214,27 +211,11 @@ export class RemoteMachine implements Sandbox {
   }
 
   async freeze(): Promise<void> {
-    return this.#refuse("freeze");
+    return this.refuse("freeze");
   }
 
   async thaw(): Promise<void> {
-    return this.#refuse("freeze");
-  }
-
-  async snapshot(): Promise<SnapshotTaken> {
-    return this.#refuse("snapshot");
-  }
-
-  async fork(): Promise<readonly ForkResult[]> {
-    return this.#refuse("fork");
-  }
-
-  async pause(): Promise<void> {
-    return this.#refuse("pause");
-  }
-
-  async resume(): Promise<void> {
-    return this.#refuse("pause");
+    return this.refuse("freeze");
   }
 
   // ---- its connection and its life ----
@@ -285,11 +266,11 @@ export class RemoteMachine implements Sandbox {
   /** Asks the service, and takes note when it is over. */
   async #lives(): Promise<void> {
     if (this.#end !== null || (await this.#context.control.state(this.remote.sandboxID)) === "running") return;
-    this.finish(this.#context.runtime.now() >= this.#expiresAt ? "expired" : "lost");
+    this.finish(this.#lease.leftMs <= 0 ? "expired" : "lost");
   }
 
   #leaseFrom(ttlMs: number): void {
-    this.#expiresAt = this.#context.runtime.now() + ttlMs;
+    this.#lease.begin(ttlMs);
     this.#watch(ttlMs);
   }
 
@@ -300,23 +281,13 @@ export class RemoteMachine implements Sandbox {
     this.#watching = setTimeout(look, afterMs + EXPIRY_CHECK_MS / 4).unref();
   }
 
-  #check(options: ExecOptions): void {
-    checkExecOptions(options, this.#context.capabilities);
-    this.#alive();
-  }
-
-  #alive(): void {
+  protected alive(): void {
     if (this.#end !== null) throw this.#gone();
   }
 
   #gone(): MwError {
     const reason = this.#end?.reason ?? "gone";
     return new MwError("sandbox_gone", `The sandbox ${this.id} is over: ${reason}`, { facts: { sandbox: this.id, reason, remote: this.remote.sandboxID } });
-  }
-
-  #refuse(name: "freeze" | "snapshot" | "fork" | "pause"): never {
-    this.#alive();
-    throw new MwError("unsupported", `This backend cannot ${name} a sandbox: ${this.#context.capabilities.missing[name] ?? "it has no such thing"}`, { facts: { capability: name } });
   }
 }
 
