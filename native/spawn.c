@@ -10,7 +10,6 @@
 #include "spawn-kernel.h"
 
 #include <errno.h>
-#include <linux/capability.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdio.h>
@@ -23,7 +22,6 @@
 #include <sys/resource.h>
 #include <sys/signalfd.h>
 #include <sys/stat.h>
-#include <time.h>
 
 struct spawner S = {.lock = -1, .epoll = -1, .nursery = -1};
 
@@ -31,66 +29,7 @@ static uint64_t wake_ms = UINT64_MAX;
 static void **garbage;
 static size_t garbage_count, garbage_capacity;
 
-/* ---- small services for the other files ---- */
-
-uint64_t now_us(void)
-{
-	struct timespec now;
-	clock_gettime(CLOCK_MONOTONIC, &now);
-	return (uint64_t)now.tv_sec * 1000000 + (uint64_t)now.tv_nsec / 1000;
-}
-
-uint64_t now_ms(void) { return now_us() / 1000; }
-
-void logf_(const char *format, ...)
-{
-	char line[1024];
-	va_list arguments;
-	va_start(arguments, format);
-	int length = vsnprintf(line, sizeof line - 1, format, arguments);
-	va_end(arguments);
-	if (length < 0) return;
-	if ((size_t)length > sizeof line - 2) length = sizeof line - 2;
-	line[length++] = '\n';
-	/* Nobody may be reading any more; that is no reason to fail. */
-	if (write(2, line, (size_t)length) < 0) return;
-}
-
-const char *errno_name(int error)
-{
-	static const struct {
-		int number;
-		const char *name;
-	} NAMES[] = {{EPERM, "EPERM"}, {ENOENT, "ENOENT"}, {EIO, "EIO"}, {EAGAIN, "EAGAIN"}, {ENOMEM, "ENOMEM"}, {EACCES, "EACCES"}, {EBUSY, "EBUSY"},
-		     {EEXIST, "EEXIST"}, {ENODEV, "ENODEV"}, {ENOTDIR, "ENOTDIR"}, {EINVAL, "EINVAL"}, {ENFILE, "ENFILE"}, {EMFILE, "EMFILE"}, {ENOSPC, "ENOSPC"},
-		     {EROFS, "EROFS"}, {ENAMETOOLONG, "ENAMETOOLONG"}, {ENOSYS, "ENOSYS"}, {ELOOP, "ELOOP"}, {EOPNOTSUPP, "EOPNOTSUPP"}, {EADDRINUSE, "EADDRINUSE"},
-		     {ESTALE, "ESTALE"}, {EUSERS, "EUSERS"}, {ENOEXEC, "ENOEXEC"}, {E2BIG, "E2BIG"}};
-	for (size_t i = 0; i < sizeof NAMES / sizeof *NAMES; i++)
-		if (NAMES[i].number == error) return NAMES[i].name;
-	return "EOTHER";
-}
-
-int fail_errno(struct failure *failure, int error, const char *format, ...)
-{
-	snprintf(failure->code, sizeof failure->code, "%s", errno_name(error));
-	va_list arguments;
-	va_start(arguments, format);
-	int length = vsnprintf(failure->message, sizeof failure->message, format, arguments);
-	va_end(arguments);
-	if (length > 0 && (size_t)length < sizeof failure->message)
-		snprintf(failure->message + length, sizeof failure->message - (size_t)length, ": %s", strerror(error));
-	return -1;
-}
-
-int fail_code(struct failure *failure, const char *code, const char *format, ...)
-{
-	snprintf(failure->code, sizeof failure->code, "%s", code);
-	va_list arguments;
-	va_start(arguments, format);
-	vsnprintf(failure->message, sizeof failure->message, format, arguments);
-	va_end(arguments);
-	return -1;
-}
+/* ---- what the other files ask of the loop ---- */
 
 int watch(struct source *source, uint32_t events)
 {
@@ -124,82 +63,9 @@ void free_later(void *memory)
 	garbage[garbage_count++] = memory;
 }
 
-int keep_fd(int fd)
-{
-	if (fd < 0 || fd >= LOW_FDS) return fd;
-	int high = fcntl(fd, F_DUPFD_CLOEXEC, LOW_FDS);
-	int error = errno;
-	close(fd);
-	errno = error;
-	return high;
-}
-
-void close_fd(int *fd)
-{
-	if (*fd >= 0) close(*fd);
-	*fd = -1;
-}
-
 void wake_at(uint64_t at_ms)
 {
 	if (at_ms < wake_ms) wake_ms = at_ms;
-}
-
-/* ---- configuration ---- */
-
-static _Noreturn void die(int status, const char *format, ...)
-{
-	char text[800];
-	va_list arguments;
-	va_start(arguments, format);
-	vsnprintf(text, sizeof text, format, arguments);
-	va_end(arguments);
-	logf_("spawn: %s", text);
-	exit(status);
-}
-
-static void load_filter(const char *path)
-{
-	int fd = open(path, O_RDONLY | O_CLOEXEC);
-	struct stat info;
-	if (fd < 0 || fstat(fd, &info) < 0) die(2, "opening the system call filter %s: %s", path, strerror(errno));
-	size_t size = (size_t)info.st_size, count = size / sizeof(struct sock_filter);
-	if (size == 0 || size % sizeof(struct sock_filter) || count > BPF_MAXINSNS) die(2, "%s is not an array of filter instructions", path);
-	S.config.filter = malloc(size);
-	if (!S.config.filter || read(fd, S.config.filter, size) != (ssize_t)size) die(2, "reading %s: %s", path, strerror(errno));
-	S.config.filter_length = count;
-	close(fd);
-}
-
-/* What an ordinary container keeps: nothing that reaches past the machine's own files, processes and network. */
-#define DEFAULT_CAPABILITIES 0xa80425fbull
-
-static void read_flags(int argc, char **argv)
-{
-	S.config.capabilities = DEFAULT_CAPABILITIES;
-	S.config.slot_base = 1000000000u;
-	const struct {
-		const char *flag;
-		const char **value;
-	} TEXTS[] = {{"--data", &S.config.data}, {"--run", &S.config.run}, {"--init", &S.config.init}, {"--files", &S.config.files},
-		     {"--tree", &S.config.tree}, {"--slirp", &S.config.slirp}, {"--criu", &S.config.criu}, {"--version", &S.config.version}};
-	for (int i = 1; i < argc; i += 2) {
-		const char *flag = argv[i], *value = argv[i + 1];
-		if (i + 1 >= argc) die(2, "the flag %s has no value", flag);
-		bool known = false;
-		for (size_t k = 0; k < sizeof TEXTS / sizeof *TEXTS; k++)
-			if (strcmp(flag, TEXTS[k].flag) == 0) *TEXTS[k].value = value, known = true;
-		if (strcmp(flag, "--seccomp") == 0) load_filter(value), known = true;
-		if (strcmp(flag, "--caps") == 0) S.config.capabilities = strtoull(value, NULL, 16), known = true;
-		if (strcmp(flag, "--grace-ms") == 0) S.config.grace_ms = strtoull(value, NULL, 10), known = true;
-		if (strcmp(flag, "--slot-base") == 0) S.config.slot_base = (uint32_t)strtoul(value, NULL, 10), known = true;
-		if (!known) die(2, "unknown flag %s", flag);
-	}
-	if (!(S.config.capabilities >> CAP_SYS_CHROOT & 1)) die(2, "--caps must hold CAP_SYS_CHROOT, with which init enters the machine's root");
-	if (!S.config.data || !S.config.run || !S.config.init) die(2, "--data, --run and --init are needed");
-	if (S.config.run[0] != '/' || strlen(S.config.run) > 200) die(2, "--run must be an absolute path of at most 200 bytes");
-	const char *name = strrchr(S.config.run, '/') + 1;
-	if (!id_valid(name) || (size_t)snprintf(S.hash, sizeof S.hash, "%s", name) >= sizeof S.hash) die(2, "the last part of --run must be a short name");
 }
 
 /* ---- start ---- */
@@ -411,7 +277,7 @@ static void start(void)
 
 int main(int argc, char **argv)
 {
-	read_flags(argc, argv);
+	config_read(argc, argv);
 	start();
 	S.epoll = epoll_create1(EPOLL_CLOEXEC);
 	sigset_t signals;

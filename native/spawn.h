@@ -1,7 +1,9 @@
 /*
  * The spawner's shared state: configuration, machines, and the event loop's parts. Single-threaded; one concept a file:
  *
- *   spawn.c            start, event loop, stop           spawn-protocol.c   requests and answers
+ *   spawn.c            start, event loop, stop           spawn-config.c     the flags that it starts with
+ *   spawn-base.c       clock, words, descriptors         spawn-protocol.c   the connection to the controller
+ *   spawn-requests.c   what the controller asks for      spawn-answers.c    answers and events
  *   spawn-make.c       a machine is made (parent's half) spawn-child.c      its first process, between clone and exec
  *   spawn-end.c        a machine ends, is sealed, expires spawn-workspace.c sealed files
  *   spawn-nursery.c    the mount tree that machines copy spawn-userns.c     user namespaces and ranges of ids
@@ -12,9 +14,9 @@
  *   spawn-clone.c      a process born in its group       spawn-root.c       the mounts that make a machine's root
  *   spawn-blank.c      machines made beforehand, which lack only their root
  *   spawn-table.c      machines by id                    spawn-snapshot.c   files of a machine that goes on
- *   spawn-create.c     the request for a machine         spawn-answers.c    answers and events
- *   spawn-takeover.c   a controller dies, another comes
+ *   spawn-create.c     the request for a machine         spawn-takeover.c   a controller dies, another comes
  *   spawn-identity.c   what tells a machine from others  spawn-criu.c       processes of a machine, kept and restored
+ *   spawn-criu-process.c  CRIU, which does that
  *   spawn-hierarchies.c   control groups of this host    spawn-usage.c      what a machine uses
  */
 #ifndef MW_SPAWN_H
@@ -27,25 +29,8 @@
 #include <sys/types.h>
 
 #include "spawn-child.h"
+#include "spawn-machine.h"
 #include "wire.h"
-
-enum {
-	ID_BYTES = 64,
-	PATH_BYTES = 512,
-	MACHINES_MAX = 8192,
-	SLOT_IDS = 65536,
-	SLOTS = MACHINES_MAX,
-	SERVICE_TARGET_BYTES = 108,
-	CONNECTIONS_PER_MACHINE = 256,
-	/* What a machine has whatever the others hold. */
-	CONNECTIONS_ASSURED = 16,
-	/* Half of what the gateway takes (`gatewayConnections`). */
-	SHARED_CONNECTIONS_MAX = 32768,
-	/* How many machines wait ready-made: a burst of that many is served from them. */
-	BLANKS = 16,
-	/* Answers and events that the controller has not read; beyond it the spawner stops reading requests. */
-	OUTPUT_MAX = 4 * 1024 * 1024,
-};
 
 #define DEFAULT_HOSTNAME "sandbox"
 
@@ -63,101 +48,6 @@ struct config {
 	size_t filter_length;
 	uint64_t capabilities;
 	uint32_t slot_base;
-};
-
-/* Something that epoll watches. `handle` is called with the events; a source that is gone has none. */
-struct source {
-	void (*handle)(struct source *source, uint32_t events);
-	int fd;
-};
-
-/* A process that serves a machine from outside. */
-struct helper {
-	struct source source; /* its pidfd */
-	pid_t pid; /* 0: none */
-};
-
-/* A blank is made beforehand: it is in no table, and its id is no machine's. */
-enum machine_state { MACHINE_BLANK, MACHINE_RUNNING, MACHINE_ENDING, MACHINE_SEALED };
-/* Detached: its files become a workspace of another id, and a machine of its own id is made again. */
-enum end_reason { END_KILLED, END_EXPIRED, END_DIED, END_LOST, END_SEALED, END_DETACHED };
-enum { LIMIT_OOM, LIMIT_PIDS, LIMIT_DISK, LIMIT_COUNT };
-
-struct service {
-	struct source source;
-	struct machine *machine;
-	uint16_t port;
-	bool paused;
-	char target[SERVICE_TARGET_BYTES];
-};
-
-/* Requests that wait for a machine's end. */
-struct waiter {
-	uint32_t ref;
-	struct waiter *next;
-};
-
-struct machine {
-	struct source source; /* the pidfd of its init */
-	char id[ID_BYTES];
-	char group[ID_BYTES]; /* name of its control groups; empty: none yet */
-	struct machine *next_in_bucket;
-	enum machine_state state;
-	enum end_reason reason;
-	bool userns;
-	bool apart; /* made so that its processes can be kept */
-	bool frozen;
-	bool public_network;
-	pid_t pid;
-	int slot; /* range of ids; -1: none */
-	int userns_fd;
-	int lifeline; /* a byte tells init that it has its root; the end ends it */
-	int netns, mntns, utsns; /* of a blank */
-	int scratch; /* descriptor of the scratch file system's root */
-	uint64_t disk_bytes;
-	uint64_t memory_bytes;
-	uint64_t pids;
-	uint64_t expires_ms;
-	uint64_t ttl_ms;
-	uint64_t limits[LIMIT_COUNT];
-	bool disk_full;
-	struct waiter *waiters;
-	/* memory watch */
-	struct source pressure;
-	bool memory_hot;
-	bool memory_alarm; /* v2: `memory.high` is set */
-	uint64_t memory_next_ms;
-	pid_t protected_to; /* processes that began up to this number go before init when memory runs out, whatever they set; 0: none yet */
-	struct machine *next_hot;
-	int victim; /* pidfd of the process that was killed last for memory, until it is gone */
-	uint64_t victim_until_ms;
-	/* services */
-	struct service *services;
-	int service_count;
-	int connections;
-	struct helper slirp;
-	int slirp_exit; /* closing it ends slirp4netns */
-	struct source slirp_up; /* readable when the network is up */
-	bool create_pending; /* creation is answered then */
-	uint32_t create_ref;
-	struct helper criu;
-	struct source criu_limit; /* readable when it has taken too long */
-	uint32_t criu_ref; /* of the request that it works on */
-	int processes; /* directory that it keeps them in; of one that it restores, the machine's own */
-	uint32_t seal_ref;
-	char detached_id[ID_BYTES]; /* of the workspace that its files become */
-	uint8_t *note; /* what the controller would have to know to take it over; NULL: it cannot be */
-	size_t note_length;
-	int left; /* the mount namespace of a detached one, until a machine stands on its files */
-	struct machine *copy; /* a workspace in the making, while this one stands still for it */
-	struct copying *copying; /* of that workspace */
-	/* a sealed workspace */
-	struct helper tree;
-	bool released; /* goes when its last user does */
-	int users; /* machines that have this workspace as a layer */
-	struct machine *base;
-	char **lowers;
-	int lower_count;
 };
 
 enum cgroup_mode { CGROUPS_NONE, CGROUPS_V1, CGROUPS_V2 };
@@ -189,17 +79,11 @@ extern struct spawner S;
 struct create_request;
 
 /* spawn.c */
-uint64_t now_ms(void);
-uint64_t now_us(void);
-void logf_(const char *format, ...) __attribute__((format(printf, 1, 2)));
 int watch(struct source *source, uint32_t events);
 int rewatch(struct source *source, uint32_t events);
 void unwatch(struct source *source);
 /* Frees memory once no event of the current batch can point into it. */
 void free_later(void *memory);
-/* Moves a descriptor out of the range that creations copy. Takes over `fd`; -1 with errno on failure. */
-int keep_fd(int fd);
-void close_fd(int *fd);
 /* Asks for a wake-up of the loop at the latest then. */
 void wake_at(uint64_t at_ms);
 /* Ends every machine after that time, and then the spawner. */
@@ -214,9 +98,22 @@ struct failure {
 };
 /* -1 with the failure when it could not be written; then the epoch is the old one. */
 int next_epoch(struct failure *failure);
+
+/* spawn-base.c */
+uint64_t now_ms(void);
+uint64_t now_us(void);
+void logf_(const char *format, ...) __attribute__((format(printf, 1, 2)));
+/* Says why, and exits. */
+_Noreturn void die(int status, const char *format, ...) __attribute__((format(printf, 2, 3)));
 int fail_errno(struct failure *failure, int error, const char *format, ...) __attribute__((format(printf, 3, 4)));
 int fail_code(struct failure *failure, const char *code, const char *format, ...) __attribute__((format(printf, 3, 4)));
 const char *errno_name(int error);
+/* Moves a descriptor out of the range that creations copy. Takes over `fd`; -1 with errno on failure. */
+int keep_fd(int fd);
+void close_fd(int *fd);
+
+/* spawn-config.c */
+void config_read(int argc, char **argv);
 
 /* spawn-table.c */
 struct machine *machine_find(const char *id);
@@ -234,6 +131,9 @@ void protocol_flush(void);
 wire_writer answer_begin(size_t room);
 void answer_finish(wire_writer *writer);
 void answer_add(size_t length);
+
+/* spawn-requests.c */
+void request_dispatch(const wire_frame *frame);
 
 /* spawn-takeover.c */
 /* Opens `RUN/takeover.sock` where machines outlive a controller. */
