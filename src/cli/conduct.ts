@@ -55,7 +55,7 @@ export async function runWithProgress(context: AppContext, config: Config, quiet
       version: VERSION,
       runtime: context.runtime,
       env: context.env,
-      openMachines: (backend) => openMachines(context, config, backend),
+      openMachines: (backend, keepSeconds) => openMachines(context, config, backend, keepSeconds),
       makeHarness: makeRunHarness,
       observer: progress,
       signal: stopListening.before,

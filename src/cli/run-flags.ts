@@ -1,5 +1,6 @@
 /** The flags of `mw run`. */
 import { buildCommand, type Command } from "@stricli/core";
+import { LIMITS } from "../core/limits.ts";
 import { HISTORY_RULES, type HistoryRule } from "../harness/agent/setup.ts";
 import { SCRIPT_HELP } from "../harness/script.ts";
 import type { AppContext } from "./context.ts";
@@ -22,6 +23,7 @@ export type RunFlags = { readonly [Name in SettingFlag]?: SettingValue<Name> } &
   readonly requireTokens: boolean;
   readonly pauseOnThink: boolean;
   readonly checkpoint?: number;
+  readonly takeOver?: number;
   readonly branch?: number;
   readonly branchTurn?: number;
   readonly strict: boolean;
@@ -94,6 +96,7 @@ export const runCommand: Command<AppContext> = buildCommand<RunFlags, string[], 
         placeholder: "every-turn|time",
         brief: "keep each rollout of a white-box harness between its turns, behind every one or at most so often (such as 30s), so that mw resume goes on in the middle of it",
       },
+      takeOver: { kind: "parsed", parse: integerParser(1, LIMITS.takeOverSeconds), optional: true, placeholder: "seconds", brief: "machines outlive this command's death that long, and mw resume goes on with the agents at work in them (agent CLIs)" },
       branch: { kind: "parsed", parse: integerParser(2, 1000), optional: true, placeholder: "k", brief: "make of each task one group of k rollouts that share their first turns: all but the first branch from it (white-box harnesses)" },
       branchTurn: { kind: "parsed", parse: integerParser(1, 1_000_000), optional: true, placeholder: "n", brief: "the turn of the first rollout behind which --branch branches (default 1)" },
       timeoutMultiplier: setting("timeoutMultiplier", "x"),

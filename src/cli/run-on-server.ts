@@ -23,7 +23,7 @@ export function expectServer({ server, interrupt }: { readonly server?: string; 
   if (server === undefined && interrupt !== undefined) throw new MwError("usage", "--interrupt is given, but the run is not a server's", { fix: "add --server URL, or leave it out" });
 }
 
-export async function startOnServer(context: AppContext, options: ServerOptions, { apiKeyFile, backend, ...request }: NewRun): Promise<void> {
+export async function startOnServer(context: AppContext, options: ServerOptions, { apiKeyFile, backend, takeOverSeconds: _servers, ...request }: NewRun): Promise<void> {
   if (apiKeyFile !== null) throw new MwError("usage", "with --server the model's API key is the server's", { fix: "start mw serve with MW_API_KEY_FILE, and leave --api-key-file out here" });
   if (backend !== "native") throw new MwError("usage", `with --server the machines are the server's own, and --backend is ${backend}`, { fix: "leave one of them out" });
   const run = newId("run", context.runtime);

@@ -81,10 +81,11 @@ export async function openTaskGates(context: AppContext, config: Config, options
           timeoutMultiplier: 1,
           pauseOnThink: false,
           checkpointEveryMs: null,
+          takeOverSeconds: null,
           keepWorkspace: false,
           expandEnv,
         },
-        { run: newId("run", runtime), rollout, try: 1, task, harness: makeHarness(agent), seed: "check", setupSeed: "check", branchTurn: null, restored: null, sampling: {}, deadlineMs: null, recorder, emit: () => Promise.resolve(), signal: options.signal },
+        { run: newId("run", runtime), rollout, try: 1, task, harness: makeHarness(agent), seed: "check", setupSeed: "check", branchTurn: null, restored: null, survivor: null, handoverDirectory: join(directory, "handover"), sampling: {}, deadlineMs: null, recorder, emit: () => Promise.resolve(), signal: options.signal },
       );
       const last = verdicts.at(-1);
       return {

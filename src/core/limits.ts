@@ -160,6 +160,8 @@ export const LIMITS = {
   /** Sessions that a gateway opens because a request names them by its key. */
   sessionsByKey: 100_000,
   sessionDrainMs: 5_000,
+  /** A request of a machine that was taken over waits so long for its session to be open again; then its client is told to come back. */
+  sessionArrivalMs: 60_000,
   /** The same for calls that an agent left behind when it ended. */
   agentDrainMs: 1_000,
   /** One session's call log, beyond which it takes no more calls. */

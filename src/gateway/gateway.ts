@@ -23,6 +23,8 @@ export interface GatewayOptions {
   readonly bodyMs?: number;
   /** Shows the calls of its sessions. */
   readonly board?: CallBoard | undefined;
+  /** Machines whose harnesses are at work already, with sessions of a process before this one: their requests wait until those are opened again. */
+  readonly awaited?: readonly string[];
   /** Opens a session for a request from this host whose key none has; null refuses it. */
   readonly openFor?: (key: string) => Promise<GatewaySession | null>;
 }
@@ -43,11 +45,17 @@ export function expectTokens({ name }: Upstream, { capture, reason }: UpstreamFa
 class OpenGateway implements Gateway {
   readonly #options: GatewayOptions;
   readonly #registry = new SessionRegistry();
+  readonly #awaited = new Map<string, { readonly arrival: Promise<void>; readonly arrived: () => void }>();
   readonly #opening = new Map<string, Promise<GatewaySession | null>>();
   #server: GatewayServer | null = null;
 
   constructor(options: GatewayOptions) {
     this.#options = options;
+    for (const sandbox of options.awaited ?? []) {
+      let arrived = (): void => undefined;
+      const arrival = new Promise<void>((resolve) => (arrived = resolve)).then(() => void this.#awaited.delete(sandbox));
+      this.#awaited.set(sandbox, { arrival, arrived });
+    }
   }
 
   get socketPath(): string {
@@ -67,22 +75,25 @@ class OpenGateway implements Gateway {
     const { runtime, board } = this.#options;
     const facts = await options.upstream.probe(options.model, AbortSignal.timeout(LIMITS.modelCallMs));
     if (options.purpose === "train") expectTokens(options.upstream, facts);
-    const session = new Session(newId("ses", runtime), newToken(runtime.randomBytes(32)), options, {
+    const session = new Session(newId("ses", runtime), options.token ?? newToken(runtime.randomBytes(32)), options, {
       runtime,
       facts,
       board,
       onClosing: () => this.#registry.remove(session),
     });
     this.#registry.add(session);
+    if (options.sandbox !== null) this.#awaited.get(options.sandbox)?.arrived();
     return session;
   }
 
   async close(): Promise<void> {
+    for (const { arrived } of this.#awaited.values()) arrived();
     await Promise.all(this.#registry.sessions.map((session) => session.close()));
     await this.#server?.close();
   }
 
   async #sessionOf(asker: Asker): Promise<Session> {
+    if (asker.sandbox !== null) await this.#arrival(asker.sandbox);
     const [key] = asker.keys;
     const { openFor } = this.#options;
     if (openFor !== undefined && key !== undefined && asker.sandbox === null && asker.path === null && !this.#registry.knows(key)) {
@@ -91,6 +102,19 @@ class OpenGateway implements Gateway {
       if (opened !== null) return this.#registry.find({ ...asker, keys: [opened.token] });
     }
     return this.#registry.find(asker);
+  }
+
+  /** Resolves at once for a machine that is not awaited. */
+  async #arrival(sandbox: string): Promise<void> {
+    const awaited = this.#awaited.get(sandbox);
+    if (awaited === undefined) return;
+    const over = new AbortController();
+    try {
+      const late = await Promise.race([awaited.arrival, this.#options.runtime.sleep(LIMITS.sessionArrivalMs, over.signal).then(() => true)]);
+      if (late === true) throw new GatewayFailure("overloaded", "This session is not open again yet.", { retryAfterMs: 1000 });
+    } finally {
+      over.abort("over");
+    }
   }
 
   /** Two first requests with one key get one session. */

@@ -31,6 +31,11 @@ export interface SessionOptions {
   readonly callsBefore?: number;
   /** What the harness has asked before, of which this session is the continuation: it counts into the budgets, and prompts extend its tokens. */
   readonly earlier?: readonly Call[];
+  /**
+   * The token of a session that a process before this one had open with the same harness, which goes on without knowing: it keeps the token, `earlier` are all the calls of that session,
+   * and what it may not have got of the last answers it can ask for again.
+   */
+  readonly token?: string;
 }
 
 export interface SessionTotals {

@@ -1,7 +1,9 @@
 /** Runs one command of an agent, keeps a bounded view of its output, and has it recorded before the caller acts on it. */
 import { MwError, type ErrorCode } from "../core/errors.ts";
 import { LIMITS } from "../core/limits.ts";
-import type { ExecExit, ExecOptions } from "../sandbox/sandbox.ts";
+import type { ExecId } from "../core/ids.ts";
+import type { Exec, ExecChunk, ExecExit, ExecOptions, Sandbox } from "../sandbox/sandbox.ts";
+import { HandoverLost, type BegunAgent, type Handover } from "./handover.ts";
 import type { CommandRecord, HarnessContext } from "./harness.ts";
 import { ClippedOutput } from "./output.ts";
 
@@ -20,11 +22,13 @@ export interface CommandOptions extends Omit<ExecOptions, "signal" | "maxOutputB
    * the agent's doing, and is then a command that failed with 126, not a failure of the machinery.
    */
   readonly agentWasHere: boolean;
+  /** It is the agent itself, which another controller may go on with. */
+  readonly handover?: Handover | undefined;
 }
 
 /** Aborting the rollout kills the command; the record is written all the same. */
 export async function runCommand(context: HarnessContext, options: CommandOptions): Promise<CommandResult> {
-  const at = new Date(context.runtime.now()).toISOString();
+  const at = new Date(options.handover?.begun?.at ?? context.runtime.now()).toISOString();
   const result = await execute(context, options).catch((error: unknown) => {
     if (options.agentWasHere && error instanceof MwError && AGENT_CAN_CAUSE.has(error.code)) return notStarted(error);
     throw error;
@@ -49,22 +53,46 @@ export async function runCommand(context: HarnessContext, options: CommandOption
 export const AGENT_CAN_CAUSE: ReadonlySet<ErrorCode> = new Set<ErrorCode>(["invalid_input", "not_found", "busy", "limit_exceeded", "timeout"]);
 
 async function execute(context: HarnessContext, options: CommandOptions): Promise<CommandResult> {
-  const { shown: _shown, agentWasHere: _agentWasHere, ...execOptions } = options;
+  const { shown: _shown, agentWasHere: _agentWasHere, handover, ...execOptions } = options;
   const { user, workdir, budgets, sandbox } = context;
   const stdout = new ClippedOutput(budgets.outputBytes);
   const stderr = new ClippedOutput(budgets.outputBytes);
-  const exec = await sandbox.exec({
+  const keep = ({ stream, data }: ExecChunk): void => (stream === "stdout" ? stdout : stderr).push(data);
+  const complete = {
     ...(user === null ? {} : { user }),
     ...(workdir === null ? {} : { cwd: workdir }),
     ...execOptions,
     signal: context.signal,
     maxOutputBytes: LIMITS.execOutputBytes,
-  });
-  for await (const chunk of exec.output) (chunk.stream === "stdout" ? stdout : stderr).push(chunk.data);
+  };
+  const { begun = null } = handover ?? {};
+  if (begun !== null) for await (const chunk of begun.earlier()) keep(chunk);
+  else await handover?.beginning();
+  const exec = handover === undefined || begun === null ? await sandbox.exec(handover === undefined ? complete : { ...complete, id: handover.exec }) : await attach(sandbox, handover.exec, begun, complete);
+  for await (const chunk of exec.output) {
+    // Once it is asked for more, the machine forgets it.
+    await handover?.said(chunk);
+    keep(chunk);
+  }
   const exit = await exec.exit;
-  // A sandbox that died has nothing left to forget.
-  if (exit.ended !== "lost") await exec.acknowledge().catch(() => undefined);
+  // A sandbox that died has nothing left to forget; another controller may still ask how its agent ended.
+  if (exit.ended !== "lost" && handover === undefined) await exec.acknowledge().catch(() => undefined);
   return { exit, stdout: stdout.render(exit.stdoutBytes), stderr: stderr.render(exit.stderrBytes) };
+}
+
+/** To a command that an earlier controller began, of whose input it may not have sent all. */
+async function attach(sandbox: Sandbox, id: ExecId, { offsets }: BegunAgent, { stdin = "", signal }: Pick<ExecOptions, "stdin"> & { readonly signal: AbortSignal }): Promise<Exec> {
+  const exec = await sandbox.attach(id, offsets).catch((error: unknown) => {
+    throw error instanceof MwError && error.code === "not_found" ? new HandoverLost("its agent had not begun yet", error) : error;
+  });
+  const rest = Buffer.from(stdin).subarray(exec.inputBytes ?? 0);
+  // As where it is begun: it may end, or close its input, before it has read everything.
+  void (rest.length === 0 ? Promise.resolve() : exec.writeStdin(rest)).then(() => exec.closeStdin()).catch(() => undefined);
+  const onAbort = (): void => void exec.kill().catch(() => undefined);
+  signal.addEventListener("abort", onAbort, { once: true });
+  exec.exit.finally(() => signal.removeEventListener("abort", onAbort)).catch(() => undefined);
+  if (signal.aborted) onAbort();
+  return exec;
 }
 
 function notStarted(error: MwError): CommandResult {

@@ -11,6 +11,7 @@ import type { LocalImageStore } from "../image/store.ts";
 import type { LayerMount, Sandbox } from "../sandbox/sandbox.ts";
 import type { ModelEndpoint } from "./cli/endpoint.ts";
 import type { Continuity } from "./continuity.ts";
+import type { Handover } from "./handover.ts";
 
 export interface Budgets {
   readonly turns: number;
@@ -79,6 +80,8 @@ export interface HarnessContext {
   readonly signal: AbortSignal;
   /** Of a harness that `continues`, in a rollout that is to be kept between its turns. */
   readonly continuity?: Continuity;
+  /** Of a harness that is `handedOver`, in a rollout whose machine may outlive this controller, or has outlived another. */
+  readonly handover?: Handover;
 }
 
 export interface HarnessEnd {
@@ -108,6 +111,8 @@ export interface Harness {
   readonly callsFromMachine?: true;
   /** It can go on between two of its turns, with another process and another machine. */
   readonly continues?: true;
+  /** Its agent is a process of the machine, which goes on without this controller until another one attaches to it. */
+  readonly handedOver?: true;
   /** Everything that decides its behaviour, for the run's record. */
   readonly settings: Readonly<Record<string, unknown>>;
   /** Only a harness that says so is given the task's reference solution and its environment. */

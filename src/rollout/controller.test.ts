@@ -152,6 +152,7 @@ async function control(setup: Setup): Promise<{ readonly state: RunState; readon
       timeoutMultiplier: 1,
       pauseOnThink: false,
       checkpointEveryMs: null,
+      takeOverSeconds: null,
       keepWorkspace: false,
       expandEnv: (env) => env,
     }),

@@ -89,10 +89,11 @@ export class RunController {
   /** First what an earlier controller left, then what is planned anew. */
   async *#work(): AsyncGenerator<Work> {
     if (this.#options.errorsAgain === true) await this.#planErrorsAgain();
-    // Groups planned later are appended and come through the plan.
-    const groups = this.#options.state.groups.slice();
-    for (const group of groups) {
-      const open = group.rollouts.filter((rollout) => rollout.phase !== "recorded");
+    // Groups planned later are appended and come through the plan. Agents that are at work have waited long enough.
+    const left = this.#options.state.groups.map((group) => ({ group, open: group.rollouts.filter((rollout) => rollout.phase !== "recorded") }));
+    const living = left.map(({ group, open }) => ({ group, open: open.filter((rollout) => this.#rollouts.survives(rollout)) }));
+    const others = left.map(({ group, open }, index) => ({ group, open: open.filter((rollout) => living[index]?.open.includes(rollout) !== true) }));
+    for (const { group, open } of [...living, ...others]) {
       if (open.length === 0) continue;
       const task = group.error === null ? await reloadTask(group.task, this.#options) : fromFailure(group.error);
       for (const rollout of open) if (await this.#rollouts.recover(rollout)) yield { rollout, task };

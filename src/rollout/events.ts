@@ -68,6 +68,8 @@ export type RunEvent =
   | ({ readonly type: "rollout_restored"; readonly turn: number; readonly parent: RolloutId | null; readonly calls: number; /** An answer that was recorded before the death is carried out without asking again. */ readonly answered: boolean } & OfRollout)
   | ({ readonly type: "rollout_prepared" } & OfRollout)
   | ({ readonly type: "rollout_running"; readonly step: string | null; /** Of the network `allowlist`: what is reached from here on. */ readonly allow?: readonly string[] } & OfRollout)
+  /** The machine outlived the controller; this one has it now, and goes on with its agent. */
+  | ({ readonly type: "rollout_taken_over"; readonly sandbox: SandboxId } & OfRollout)
   /** Written when all that the checkpoint consists of is durable. `kept`: others branch from it. `ms`: what it cost; `stoppedMs` of that the machine stood still. `bytes`: of the snapshot. */
   | ({ readonly type: "rollout_checkpointed"; readonly checkpoint: Checkpoint; readonly kept: boolean; readonly ms: number; readonly stoppedMs: number; readonly bytes: number } & OfRollout)
   | ({
@@ -120,6 +122,7 @@ const VERSIONS: Readonly<Record<RunEventType, number>> = {
   rollout_restored: 1,
   rollout_prepared: 1,
   rollout_running: 1,
+  rollout_taken_over: 1,
   rollout_checkpointed: 1,
   rollout_ended: 1,
   rollout_collected: 1,

@@ -46,6 +46,8 @@ export interface AgentSessionRequest {
   readonly log: CallLog;
   /** What the rollout has asked before, where it goes on from a checkpoint. */
   readonly earlier?: readonly Call[];
+  /** Of the session that the agent of a machine that was taken over has; then `earlier` are all its calls. */
+  readonly token?: string;
 }
 
 export interface GatewayPlace {
@@ -53,13 +55,15 @@ export interface GatewayPlace {
   readonly runtime: Runtime;
   /** Shows the model calls of rollouts, by their ids, while they are made. */
   readonly board?: CallBoard | undefined;
+  /** Machines that were taken over, whose agents have sessions. */
+  readonly awaited?: readonly SandboxId[];
 }
 
 /** One gateway for all runs of a data directory, whose machines reach it by its socket. What a controller left that died is replaced. For the owner of the directory. */
-export async function openMachinesGateway({ home, runtime, board }: GatewayPlace): Promise<Gateway> {
+export async function openMachinesGateway({ home, runtime, board, awaited = [] }: GatewayPlace): Promise<Gateway> {
   const socketPath = gatewaySocket(home);
   await rm(socketPath, { force: true });
-  return await openGateway({ runtime, socketPath, port: null, board });
+  return await openGateway({ runtime, socketPath, port: null, board, awaited });
 }
 
 export interface ModelAccessOptions {
@@ -103,7 +107,7 @@ export class ModelAccess {
     return this.#options.tokenizer;
   }
 
-  async session({ label, seed, sandbox, budgets, log, sampling, earlier = [] }: AgentSessionRequest): Promise<AgentSession> {
+  async session({ label, seed, sandbox, budgets, log, sampling, earlier = [], token }: AgentSessionRequest): Promise<AgentSession> {
     const { gateway, upstream, requireTokens } = this.#options;
     const opening = gateway.open({
       label,
@@ -116,6 +120,7 @@ export class ModelAccess {
       log,
       callsBefore: log.lastNumber,
       earlier,
+      ...(token === undefined ? {} : { token }),
     });
     // A server that gives no tokens where it is to be trained on fails as a server does: neither agent nor task can help it.
     const session = await opening.catch((error: unknown) => {

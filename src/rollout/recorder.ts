@@ -16,14 +16,16 @@
  *
  * Files appear with their first record.
  */
-import { mkdir, readdir, rename, writeFile } from "node:fs/promises";
+import { mkdir, readdir, rename, rm, writeFile } from "node:fs/promises";
 import { dirname, join } from "node:path";
 import { MwError, messageOf } from "../core/errors.ts";
+import type { Call } from "../gateway/call.ts";
 import { CallLog } from "../gateway/log/call-log.ts";
+import { readCalls } from "../gateway/log/read-calls.ts";
 import type { CommandRecord, MessageRecord, Recorder } from "../harness/harness.ts";
-import { AppendFile } from "../store/append-file.ts";
+import { AppendFile, cutTornLine } from "../store/append-file.ts";
 import { writeDurably, type Durability } from "../store/durable.ts";
-import type { Checkpoint, CheckpointSource } from "./checkpoint/record.ts";
+import { CHECKPOINTED_FILES, type Checkpoint, type CheckpointSource } from "./checkpoint/record.ts";
 import { restoreFiles, type Restored } from "./checkpoint/restore.ts";
 
 export class RolloutRecorder implements Recorder {
@@ -50,10 +52,21 @@ export class RolloutRecorder implements Recorder {
     return { recorder, restored };
   }
 
-  private constructor(directory: string, durability: Durability, checkpoint: Checkpoint | null) {
+  /** The same for a try that goes on in its living machine, with all that is recorded of it but the agent's command, which is recorded when it ends. `earlier`: the calls. */
+  static async takeUp(directory: string, durability: Durability): Promise<{ readonly recorder: RolloutRecorder; readonly earlier: readonly Call[] }> {
+    return await guarded(directory, async () => {
+      for (const name of ["commands.jsonl", "commands"]) await rm(join(directory, name), { recursive: true, force: true });
+      for (const name of CHECKPOINTED_FILES) await cutTornLine(join(directory, name));
+      const earlier: Call[] = [];
+      for await (const call of readCalls(join(directory, "calls.jsonl"))) earlier.push(call);
+      return { recorder: new RolloutRecorder(directory, durability, { calls: Math.max(0, ...earlier.map(({ number }) => number)), commands: 0 }), earlier };
+    });
+  }
+
+  private constructor(directory: string, durability: Durability, before: Pick<Checkpoint, "calls" | "commands"> | null) {
     this.directory = directory;
-    this.calls = new CallLog({ path: join(directory, "calls.jsonl"), durability, lastNumber: checkpoint?.calls ?? 0 });
-    this.#commands = checkpoint?.commands ?? 0;
+    this.calls = new CallLog({ path: join(directory, "calls.jsonl"), durability, lastNumber: before?.calls ?? 0 });
+    this.#commands = before?.commands ?? 0;
     this.#durability = durability;
   }
 
@@ -90,6 +103,8 @@ export class RolloutRecorder implements Recorder {
     return guarded(this.directory, async () => {
       const target = join(this.directory, "harness", name);
       await mkdir(dirname(target), { recursive: true });
+      // An earlier controller may have died in the middle of it.
+      await rm(target, { recursive: true, force: true });
       await copy(target);
     });
   }
@@ -142,7 +157,7 @@ async function setAside(directory: string): Promise<void> {
 }
 
 /** A full disk is the host's failure, never the agent's. */
-async function guarded<T>(directory: string, work: () => Promise<T>): Promise<T> {
+export async function guarded<T>(directory: string, work: () => Promise<T>): Promise<T> {
   try {
     return await work();
   } catch (error) {

@@ -23,6 +23,7 @@ const EVENTS: Readonly<Record<RolloutEventType, Extract<RunEvent, { rollout: Rol
   rollout_restored: { type: "rollout_restored", turn: 1, parent: null, calls: 1, answered: false, ...base },
   rollout_prepared: { type: "rollout_prepared", ...base },
   rollout_running: { type: "rollout_running", step: null, ...base },
+  rollout_taken_over: { type: "rollout_taken_over", sandbox: "sbx1" as SandboxId, ...base },
   rollout_checkpointed: { type: "rollout_checkpointed", checkpoint: CHECKPOINT, kept: false, ms: 5, stoppedMs: 2, bytes: 100, ...base },
   rollout_ended: { type: "rollout_ended", step: null, stopReason: "finished", detail: "", turns: 1, promptTokens: 0, completionTokens: 0, modelMs: 0, toolMs: 0, ...base },
   rollout_collected: { type: "rollout_collected", step: null, artifacts: 0, artifactBytes: 0, refused: 0, ...base },

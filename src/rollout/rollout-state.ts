@@ -5,7 +5,7 @@
  *     planned -> admitted -> leased -> prepared -> running -> ended -> collected -> verified -> recorded
  *        ^______________________ rollout_try_failed ______________________________|
  *
- * A checkpoint is taken while it is running, and restored when it is leased. `recorded` may follow anything but itself. A task of several steps goes from verified back to running.
+ * A checkpoint is taken while it is running, and restored when it is leased; a machine that outlives its controller is taken over while it is running. `recorded` may follow anything but itself. A task of several steps goes from verified back to running.
  */
 import { MwError } from "../core/errors.ts";
 import type { GroupId, RolloutId, SandboxId } from "../core/ids.ts";
@@ -33,7 +33,7 @@ export interface RolloutState {
   try: number;
   /** Tries that ended through no failure: the controller died or was asked to stop. */
   lostTries: number;
-  /** Of these, those in a row that came no further than the checkpoint that they began with. */
+  /** Deaths of controllers, and requests to stop, in a row since the last checkpoint, or since the beginning. */
   vainTries: number;
   readonly branch: NonNullable<PlannedRollout["branch"]> | null;
   /** The last one, where the next try goes on; null: at the beginning. */
@@ -85,6 +85,7 @@ export const TRANSITIONS: Readonly<Record<RolloutEventType, { readonly from: rea
   rollout_restored: { from: ["leased"], to: "leased" },
   rollout_prepared: { from: ["leased"], to: "prepared" },
   rollout_running: { from: ["prepared", "verified"], to: "running" },
+  rollout_taken_over: { from: ["running"], to: "running" },
   rollout_checkpointed: { from: ["running"], to: "running" },
   rollout_ended: { from: ["running"], to: "ended" },
   rollout_collected: { from: ["ended"], to: "collected" },
@@ -190,6 +191,9 @@ function update(state: RolloutState, event: RolloutEvent, at: number): void {
       if (event.kept) state.branchPoint = event.checkpoint;
       state.checkpoints = { count: state.checkpoints.count + 1, ms: state.checkpoints.ms + event.ms, stoppedMs: state.checkpoints.stoppedMs + event.stoppedMs, bytes: state.checkpoints.bytes + event.bytes };
       state.vainTries = 0;
+      break;
+    case "rollout_taken_over":
+      state.vainTries++;
       break;
     case "rollout_leased":
       state.sandbox = event.sandbox;

@@ -12,10 +12,12 @@ import { MwError, toMwError } from "../core/errors.ts";
 import { LIMITS } from "../core/limits.ts";
 import type { Runtime } from "../core/runtime.ts";
 import { Semaphore } from "../core/semaphore.ts";
+import type { Call } from "../gateway/call.ts";
+import { HandoverLost } from "../harness/handover.ts";
 import type { Harness } from "../harness/harness.ts";
 import type { EventLog } from "../store/event-log.ts";
-import { writeDurably } from "../store/durable.ts";
-import { rolloutDirectory } from "../store/run-directory.ts";
+import { writeDurably, type Durability } from "../store/durable.ts";
+import { handoverDirectory, rolloutDirectory } from "../store/run-directory.ts";
 import type { Task } from "../task/task.ts";
 import { attribute } from "./attribution.ts";
 import { branchTurn, canBegin, setupSeed, sourceOf } from "./checkpoint/branch.ts";
@@ -28,6 +30,7 @@ import { rolloutDocument } from "./report.ts";
 import type { RolloutState } from "./rollout-state.ts";
 import type { RunConfig } from "./run-config.ts";
 import type { RunState } from "./run-state.ts";
+import { Survivors, type Survivor } from "./take-over/survivors.ts";
 import type { TryResult, TryServices } from "./try/request.ts";
 import { failedTry, runTry } from "./try/try.ts";
 
@@ -52,6 +55,8 @@ export interface RolloutsOptions {
   /** Everything that a try needs; `signal` ends pulls and builds. */
   readonly services: (signal: AbortSignal) => TryServices;
   readonly observer: RunObserver;
+  /** Of the controller before; absent: none. */
+  readonly survivors?: Survivors;
   readonly hostRoom?: (directory: string) => Promise<HostRoom>;
   /** A host that stays short of something with nothing running fails the run after this; null: it is waited for. */
   readonly hostShortMs: number | null;
@@ -63,6 +68,7 @@ export class Rollouts {
   readonly #options: RolloutsOptions;
   readonly #services: TryServices;
   readonly #slots: Semaphore;
+  readonly #survivors: Survivors;
   readonly #admission = new AbortController();
   readonly #stopping = new AbortController();
   /** Aborted at the end: a timer that still waits must not keep the process alive. */
@@ -78,6 +84,7 @@ export class Rollouts {
     this.#options = options;
     this.#admission.signal.addEventListener("abort", () => this.#tellWaiting());
     this.#services = options.services(this.#stopping.signal);
+    this.#survivors = options.survivors ?? Survivors.none;
     this.#slots = new Semaphore(options.config.concurrency);
   }
 
@@ -124,10 +131,16 @@ export class Rollouts {
     this.#over.abort("over");
   }
 
-  /** Ends the try that a dead controller left in flight. False when that was the last one it gets. */
+  /** Its machine outlived the controller before, and it goes on in there when it begins. */
+  survives(rollout: RolloutState): boolean {
+    return this.#survivors.has(rollout) && rollout.vainTries < LIMITS.controllerLosses;
+  }
+
+  /** Ends the try that a dead controller left in flight, unless its machine survives. False when that was the last one it gets. */
   async recover(rollout: RolloutState): Promise<boolean> {
-    if (rollout.phase === "planned") return true;
-    const error: Failure = { code: "sandbox_failed", message: `the controller died while the rollout was ${rollout.phase}`, fix: null };
+    if (rollout.phase === "planned" || this.survives(rollout)) return true;
+    const whyNot = this.#survivors.whyNot(rollout);
+    const error: Failure = { code: "sandbox_failed", message: `the controller died while the rollout was ${rollout.phase}${whyNot === null ? "" : `, and it cannot be taken over: ${whyNot}`}`, fix: null };
     if (rollout.vainTries >= LIMITS.controllerLosses) {
       await this.record(rollout, { outcome: "sandbox_error", reward: null, rewards: {}, stopReason: null, error: new MwError("sandbox_failed", error.message) });
       return false;
@@ -145,7 +158,7 @@ export class Rollouts {
     try {
       const release = await this.#slots.acquire(waiting.signal);
       try {
-        await this.#waitForRoom(waiting.signal);
+        if (!this.survives(rollout)) await this.#waitForRoom(waiting.signal);
         waiting.signal.throwIfAborted();
       } catch (error) {
         release();
@@ -166,10 +179,13 @@ export class Rollouts {
 
   async #run(rollout: RolloutState, task: Task, cancel: AbortSignal): Promise<void> {
     for (;;) {
-      const number = rollout.try + 1;
+      const survivor = this.#survivors.take(rollout);
+      const number = survivor === null ? rollout.try + 1 : rollout.try;
       const base = { rollout: rollout.rollout, try: number } as const;
-      await this.emit({ type: "rollout_admitted", ...base });
-      const result = await this.#try(rollout, task, number, cancel);
+      if (survivor === null) await this.emit({ type: "rollout_admitted", ...base });
+      const result = await this.#try(rollout, task, number, survivor, cancel);
+      // Where the try did not come so far that it ended it.
+      void survivor?.sandbox.kill().catch(() => undefined);
       if (this.#stopping.signal.aborted && result.outcome !== "scored") {
         await this.emit({ type: "rollout_try_failed", ...base, outcome: "cancelled", error: toFailure(this.#stopping.signal.reason), cause: "interrupted" });
         return;
@@ -178,10 +194,10 @@ export class Rollouts {
         await this.record(rollout, cancelled(cancel, result));
         return;
       }
-      if (result.checkpointLost === true) {
+      if (result.lost !== undefined) {
         const error = toFailure(result.error);
-        await this.emit({ type: "rollout_try_failed", ...base, outcome: result.outcome, error, cause: "checkpoint_lost" });
-        this.#options.observer.note(`${rollout.rollout} begins anew: ${error.message}`);
+        await this.emit({ type: "rollout_try_failed", ...base, outcome: result.outcome, error, cause: result.lost });
+        this.#options.observer.note(`${rollout.rollout} begins ${rollout.checkpoint === null ? "anew" : "again"}: ${error.message}`);
         if (this.#admission.signal.aborted) return;
         continue;
       }
@@ -214,7 +230,7 @@ export class Rollouts {
     }
   }
 
-  async #try(rollout: RolloutState, task: Task, number: number, cancel: AbortSignal): Promise<TryResult> {
+  async #try(rollout: RolloutState, task: Task, number: number, survivor: Survivor | null, cancel: AbortSignal): Promise<TryResult> {
     const { home, config, state } = this.#options;
     // The log's first event names the run.
     const run = state.run;
@@ -232,8 +248,10 @@ export class Rollouts {
     const directory = rolloutDirectory(home, run, rollout.rollout);
     let recorder: RolloutRecorder;
     let restored: Restored | null = null;
+    let earlier: readonly Call[] = [];
     try {
-      if (source === null) recorder = await RolloutRecorder.open(directory, config.durability);
+      if (survivor !== null) ({ recorder, earlier } = await takeUp(directory, config.durability));
+      else if (source === null) recorder = await RolloutRecorder.open(directory, config.durability);
       else ({ recorder, restored } = await RolloutRecorder.goOn(directory, config.durability, source));
     } catch (error) {
       return failedTry("lease", error);
@@ -250,6 +268,8 @@ export class Rollouts {
         setupSeed: setupSeed(group, rollout),
         branchTurn: branchTurn(group, rollout),
         restored,
+        survivor: survivor === null ? null : { ...survivor, earlier },
+        handoverDirectory: handoverDirectory(home, run, rollout.rollout),
         sampling: rollout.sampling,
         deadlineMs: rollout.deadlineMs,
         recorder,
@@ -275,6 +295,8 @@ export class Rollouts {
       error: result.error === null ? null : toFailure(result.error),
     } as const;
     await this.emit(event);
+    // Of a rollout that ends before it goes on in its machine, such as one whose task has changed.
+    await this.#survivors.take(rollout)?.sandbox.kill();
     await this.#writeResult(rollout);
     await this.#releaseCheckpoints(rollout);
   }
@@ -344,6 +366,14 @@ export class Rollouts {
     const waiting = [...this.#waiting];
     this.#waiting.clear();
     for (const resolve of waiting) resolve();
+  }
+}
+
+async function takeUp(directory: string, durability: Durability): ReturnType<typeof RolloutRecorder.takeUp> {
+  try {
+    return await RolloutRecorder.takeUp(directory, durability);
+  } catch (error) {
+    throw toMwError(error).code === "host_exhausted" ? error : new HandoverLost(`its records cannot be read: ${toMwError(error).message}`, error);
   }
 }
 

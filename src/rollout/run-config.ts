@@ -61,6 +61,8 @@ export const runConfigSchema = z.object({
   pauseOnThink: z.boolean().default(false),
   /** Rollouts of white-box harnesses are kept between their turns, at most so often; 0: behind every turn; null: never. */
   checkpointEveryMs: count.nullable().default(null),
+  /** Machines outlive a controller that dies so long, and the next one goes on with those whose agents are processes of theirs; null: they end with it. */
+  takeOverSeconds: count.nullable().default(null),
   /** Groups are `members` rollouts of which all but the first branch from the first, behind `turn`. */
   branch: z.object({ members: count.min(2), turn: count.min(1) }).nullable().default(null),
   timeoutMultiplier: z.number().positive(),

@@ -160,6 +160,7 @@ export class RunHost {
       budgets: { ...budgets, ...COMMAND_BUDGETS },
       image: null,
       pauseOnThink: false,
+      takeOverSeconds: null,
       branch: null,
       backend: "native",
       timeoutMultiplier: 1,

@@ -81,6 +81,7 @@ export function tryServices(surroundings: Surroundings, { config, machines, mode
     keepWorkspace: config.keepWorkspace,
     pauseOnThink: config.pauseOnThink,
     checkpointEveryMs: config.checkpointEveryMs,
+    takeOverSeconds: config.takeOverSeconds,
     expandEnv: expander(surroundings),
   };
 }

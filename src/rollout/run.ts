@@ -20,6 +20,7 @@ import { checkItem, planRun, type PlanItem } from "./plan.ts";
 import { readRunConfig, type RunConfig } from "./run-config.ts";
 import { taskChecker, openRunLog, tryServices, type HarnessSettings, type Machines } from "./run-services.ts";
 import { loadRunState, RunState } from "./run-state.ts";
+import { endOthers, Survivors } from "./take-over/survivors.ts";
 import type { TryServices } from "./try/request.ts";
 
 export type { HarnessSettings, Machines };
@@ -27,8 +28,8 @@ export type { HarnessSettings, Machines };
 export interface RunDependencies extends GatewayPlace {
   readonly version: string;
   readonly env: Readonly<Record<string, string | undefined>>;
-  /** With the run's sandbox backend. Rejects `busy` when another controller owns the data directory. */
-  readonly openMachines: (backend: string) => Promise<Machines>;
+  /** With the run's sandbox backend, whose machines outlive this process so long. Rejects `busy` when another controller owns the data directory. */
+  readonly openMachines: (backend: string, keepSeconds: number) => Promise<Machines>;
   /** Of a process that has several runs at once: its gateway. What earlier processes left was swept when it began. Absent: the run has the data directory for itself. */
   readonly gateway?: Gateway;
   /** The new run's id; absent: one is made. */
@@ -64,10 +65,12 @@ export async function startRun(dependencies: RunDependencies, request: NewRun, a
   const { home, version, runtime } = dependencies;
   const harnesses = request.harnesses.map((name) => dependencies.makeHarness(name, request));
   const readable = await firstGroup(planOf(request), () => undefined);
-  const machines = await dependencies.openMachines(request.backend);
+  const machines = await dependencies.openMachines(request.backend, request.takeOverSeconds ?? 0);
   let model: OpenModel | null = null;
   try {
     await sweep(dependencies, machines);
+    const ended = dependencies.gateway === undefined ? await endOthers(machines.backend) : [];
+    if (ended.length > 0) dependencies.observer.note(`machines of a controller that died were waiting for mw resume, and are ended: ${ended.length}`);
     const plan = await firstGroup(readable, taskChecker(dependencies, request, harnesses, machines));
     // An image that every task is to use is there before anything starts.
     if (request.image !== null) await machines.images.resolve(request.image, { progress: (message) => dependencies.observer.activity?.(message), signal: dependencies.signal });
@@ -111,7 +114,7 @@ export async function resumeRun(dependencies: RunDependencies, run: RunId, apiKe
   const seen = await loadRunState(dependencies.home, run);
   const isOver = (state: RunState): boolean => state.status === "finished" && !(errors && state.groups.some(({ rollouts }) => failedPlaces(rollouts).length > 0));
   if (isOver(seen)) return { run, ended: "finished", state: seen };
-  const machines = await dependencies.openMachines(config.backend);
+  const machines = await dependencies.openMachines(config.backend, config.takeOverSeconds ?? 0);
   let model: OpenModel | null = null;
   try {
     await sweep(dependencies, machines);
@@ -124,8 +127,11 @@ export async function resumeRun(dependencies: RunDependencies, run: RunId, apiKe
     }
     if (log.repaired !== null) dependencies.observer.note(`the log ended in half an event (${log.repaired.bytes} bytes at ${log.repaired.offset}), left by a controller that died; it is cut off`);
     const plan = planRun(readInputs(config.inputs), { ...config, harnesses: config.harnesses.map(({ name }) => name), skip: state.sources });
-    model = await openModel(dependencies, config, apiKey(config));
-    return await drive(dependencies, { config, run, machines, log, state, plan, model: model?.access ?? null, fresh: state.run === null, errorsAgain: errors });
+    const survivors = config.takeOverSeconds === null ? Survivors.none : await Survivors.find(dependencies.home, state, machines.backend);
+    const awaited = survivors.sandboxes;
+    if (awaited.length > 0) dependencies.observer.note(`rollouts that go on in their machines, which outlived the controller: ${awaited.length}`);
+    model = await openModel({ ...dependencies, awaited }, config, apiKey(config));
+    return await drive(dependencies, { config, run, machines, log, state, plan, survivors, model: model?.access ?? null, fresh: state.run === null, errorsAgain: errors });
   } finally {
     await model?.close();
     await machines.close();
@@ -143,9 +149,9 @@ interface OpenModel extends FixedModel {
 }
 
 /** After the data directory is ours: the gateway's place belongs to whoever has it. */
-async function openModel({ home, runtime, signal, observer, board, gateway: shared }: RunDependencies, { upstream }: Pick<RunConfig, "upstream">, apiKey: string | null): Promise<OpenModel | null> {
+async function openModel({ home, runtime, signal, observer, board, awaited, gateway: shared }: RunDependencies, { upstream }: Pick<RunConfig, "upstream">, apiKey: string | null): Promise<OpenModel | null> {
   if (upstream === null) return null;
-  const gateway = shared ?? (await openMachinesGateway({ home, runtime, board }));
+  const gateway = shared ?? (await openMachinesGateway({ home, runtime, board, ...(awaited === undefined ? {} : { awaited }) }));
   const closeGateway = async (): Promise<void> => {
     if (shared === undefined) await gateway.close();
   };
@@ -172,12 +178,13 @@ interface Drive {
   readonly log: FileLog;
   readonly state: RunState;
   readonly plan: AsyncIterator<PlanItem>;
+  readonly survivors?: Survivors;
   readonly model: ModelAccess | null;
   readonly fresh: boolean;
   readonly errorsAgain: boolean;
 }
 
-async function drive(dependencies: RunDependencies, { config, run, machines, log, state, plan, model, fresh, errorsAgain }: Drive): Promise<RunEnd> {
+async function drive(dependencies: RunDependencies, { config, run, machines, log, state, plan, survivors = Survivors.none, model, fresh, errorsAgain }: Drive): Promise<RunEnd> {
   const { runtime, observer, home, version } = dependencies;
   try {
     const emit = async (event: RunEvent): Promise<void> => {
@@ -198,6 +205,7 @@ async function drive(dependencies: RunDependencies, { config, run, machines, log
       log,
       state,
       plan,
+      survivors,
       errorsAgain,
       loadTask,
       preflight: taskChecker(dependencies, config, [...harnesses.values()], machines),

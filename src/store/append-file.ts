@@ -24,6 +24,30 @@ export interface AppendFileOptions {
   readonly openFile?: (path: string) => Promise<AppendHandle>;
 }
 
+/** Of a file whose writer was killed: what lies behind its last whole line is cut off. A file that is not there stays so. */
+export async function cutTornLine(path: string): Promise<void> {
+  const file = await open(path, "r+").catch((error: unknown) => {
+    if ((error as NodeJS.ErrnoException).code === "ENOENT") return null;
+    throw error;
+  });
+  if (file === null) return;
+  try {
+    const { size } = await file.stat();
+    const chunk = Buffer.allocUnsafe(1 << 16);
+    let end = size;
+    for (let found = false; end > 0 && !found; ) {
+      const from = Math.max(0, end - chunk.length);
+      const { bytesRead } = await file.read(chunk, 0, end - from, from);
+      const last = chunk.subarray(0, bytesRead).lastIndexOf(10);
+      found = last >= 0;
+      end = from + last + 1;
+    }
+    if (end < size) await file.truncate(end);
+  } finally {
+    await file.close();
+  }
+}
+
 interface Pending {
   readonly text: string;
   readonly resolve: () => void;

@@ -3,6 +3,7 @@
  *
  *     run.json            configuration, never changed after the run began
  *     events.jsonl        the log, the only truth about what happened
+ *     handover/<id>/      while the agent of a rollout that may outlive its controller works: see src/rollout/take-over/agent-record.ts
  *     rollouts/<id>/      what one rollout left: instruction.md, transcript.jsonl, calls.jsonl, commands.jsonl, commands/, artifacts/, verifier/,
  *                         verdict.json, result.json; of tries before the last one in tries/<n>/
  */
@@ -16,6 +17,9 @@ export const runsDirectory = (home: string): string => join(home, "runs");
 export const runDirectory = (home: string, run: RunId): string => join(runsDirectory(home), run);
 export const eventsFile = (home: string, run: RunId): string => join(runDirectory(home, run), "events.jsonl");
 export const rolloutDirectory = (home: string, run: RunId, rollout: RolloutId): string => join(runDirectory(home, run), "rollouts", rollout);
+
+/** Private, and gone when the rollout's agent is: how another controller goes on with it. */
+export const handoverDirectory = (home: string, run: RunId, rollout: RolloutId): string => join(runDirectory(home, run), "handover", rollout);
 
 /** Creates the directory with its `run.json` and copies of host files by name. It appears complete or not at all. */
 export async function createRunDirectory(home: string, run: RunId, document: unknown, copies: Readonly<Record<string, string>>, durability: Durability): Promise<string> {

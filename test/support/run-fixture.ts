@@ -154,6 +154,7 @@ function baseConfig(run: RunId, at: number, attempts: number, harnesses: readonl
     keepWorkspace: false,
     pauseOnThink: false,
     checkpointEveryMs: null,
+    takeOverSeconds: null,
     branch: null,
     backend: "native",
     timeoutMultiplier: 1,

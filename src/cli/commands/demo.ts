@@ -115,6 +115,7 @@ async function attempt(context: AppContext, config: Config, flags: DemoFlags, ha
           agent: {},
     pauseOnThink: false,
     checkpointEveryMs: null,
+    takeOverSeconds: null,
     branch: null,
     backend: "native",
     upstream: null,

@@ -97,6 +97,7 @@ function newRun(context: AppContext, config: Config, flags: RunFlags, tasks: rea
     keepWorkspace: flags.keepWorkspace,
     pauseOnThink: flags.pauseOnThink,
     checkpointEveryMs: flags.checkpoint ?? null,
+    takeOverSeconds: takeOverOf(config, flags, harnesses),
     branch,
     backend: config.get("backend") ?? "native",
     timeoutMultiplier: config.get("timeoutMultiplier") ?? 1,
@@ -111,6 +112,16 @@ function allowedOf(config: Config, { allow }: RunFlags): Pick<NewRun, "allow"> {
   const network = config.get("network");
   if (network === "none" || network === "public") throw new MwError("usage", `--allow is given, but the network of every machine is ${network} (${config.origin("network")})`, { fix: "say --network allowlist, or leave one of them out" });
   return { allow };
+}
+
+function takeOverOf(config: Config, { takeOver, server }: RunFlags, harnesses: readonly string[]): NewRun["takeOverSeconds"] {
+  if (takeOver === undefined) return null;
+  if (server !== undefined) throw new MwError("usage", "--take-over is given, but the machines are the server's", { fix: "leave it out" });
+  const backend = config.get("backend") ?? "native";
+  if (backend !== "native") throw new MwError("usage", `--take-over is given, but machines of the backend ${backend} end with their controller (${config.origin("backend")})`, { fix: "leave it out, or say --backend native" });
+  const other = harnesses.find((name) => !isAgentCli(name));
+  if (other !== undefined) throw new MwError("usage", `--take-over is given, but the harness ${other} works in this command, not in the machine`, { fix: `leave it out, or name an agent CLI with --harness (mw harness ls)${isAgent(other) ? "; --checkpoint every-turn keeps the rollouts of this one" : ""}` });
+  return takeOver;
 }
 
 function branchOf({ checkpoint, branch, branchTurn, attempts }: RunFlags, harnesses: readonly string[]): NewRun["branch"] {

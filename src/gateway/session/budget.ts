@@ -61,15 +61,9 @@ export class Budget {
     this.#counts[status]++;
     this.#promptTokens += promptTokens;
     this.#completionTokens += completionTokens;
-    for (const version of policyVersions) if (this.#policyVersions.size < LIMITS.policyVersionsOfRollout) this.#policyVersions.add(version);
-    if (failure !== null && NOT_ITS_DOING.has(failure.kind)) {
-      this.#lastFailure = { kind: failure.kind, message: messageForRecord(failure) };
-      this.#troubles++;
-      this.#spared++;
-    } else if (status === "complete") {
-      this.#troubles = 0;
-      this.#lastFailure = null;
-    }
+    this.#know(policyVersions);
+    if (failure !== null && NOT_ITS_DOING.has(failure.kind)) this.#spared++;
+    this.#learn(status, failure === null ? null : { kind: failure.kind, message: messageForRecord(failure) });
     if (--this.#inFlight === 0) this.#modelMs += this.#runtime.monotonic() - this.#busySince;
   }
 
@@ -79,6 +73,32 @@ export class Budget {
     if (failure !== null && NOT_ITS_DOING.has(failure.kind)) this.#spared++;
     this.#promptTokens += answer?.usage?.promptTokens ?? tokens?.promptIds.length ?? 0;
     this.#completionTokens += answer?.usage?.completionTokens ?? tokens?.completionIds.length ?? 0;
+  }
+
+  /** The calls of a session that this one goes on with without its harness knowing. */
+  goOn(calls: readonly Call[]): void {
+    // What was refused before it reached the engine counted nowhere.
+    const asked = calls.filter(({ conversation }) => conversation.roles !== "");
+    for (const call of asked) {
+      this.carry(call);
+      this.#know(call.tokens?.versions.map(([version]) => version) ?? []);
+      this.#learn(call.status, call.failure);
+    }
+    this.#modelMs = busyMs(asked);
+  }
+
+  #know(versions: readonly string[]): void {
+    for (const version of versions) if (this.#policyVersions.size < LIMITS.policyVersionsOfRollout) this.#policyVersions.add(version);
+  }
+
+  #learn(status: CallStatus, failure: Call["failure"]): void {
+    if (failure !== null && NOT_ITS_DOING.has(failure.kind)) {
+      this.#lastFailure = failure;
+      this.#troubles++;
+    } else if (status === "complete") {
+      this.#troubles = 0;
+      this.#lastFailure = null;
+    }
   }
 
   /** Tokens that one more answer may have; null: no limit. */
@@ -110,6 +130,17 @@ export class Budget {
       lastFailure: this.#lastFailure,
     };
   }
+}
+
+/** Wall time during which at least one of the calls was under way, milliseconds. */
+function busyMs(calls: readonly Call[]): number {
+  let busy = 0;
+  let until = 0;
+  for (const [from, to] of calls.map(({ at, durationMs }) => [Date.parse(at), Date.parse(at) + durationMs] as const).sort(([a], [b]) => a - b)) {
+    busy += Math.max(0, to - Math.max(from, until));
+    until = Math.max(until, to);
+  }
+  return busy;
 }
 
 const BUDGET_WORDS = { calls: "calls", tokens: "tokens", timeMs: "milliseconds" } as const;

@@ -9,8 +9,9 @@
  */
 import { LIMITS } from "../../core/limits.ts";
 import type { Runtime } from "../../core/runtime.ts";
-import type { Exchange } from "./exchange.ts";
-import type { RequestDigest } from "./request-digest.ts";
+import type { Call } from "../call.ts";
+import { Exchange } from "./exchange.ts";
+import { requestDigest, type RequestDigest } from "./request-digest.ts";
 
 export class Replays {
   readonly #runtime: Runtime;
@@ -24,6 +25,21 @@ export class Replays {
 
   add(exchange: Exchange): void {
     this.#kept.add(exchange);
+  }
+
+  /**
+   * Of the calls of a session that this one goes on with without its harness knowing, those whose answers may not have been delivered: the harness has asked nothing since they ended. If
+   * one is asked for again, it was not.
+   */
+  goOn(calls: readonly Call[]): void {
+    const lastAsked = Math.max(...calls.map(({ at }) => Date.parse(at)));
+    for (const { id, number, at, durationMs, dialect, route, request, status, answer } of calls) {
+      const createdAt = Date.parse(at);
+      if (status !== "complete" || answer === null || dialect === "turn" || createdAt + durationMs < lastAsked) continue;
+      const exchange = new Exchange({ id, number, createdAt, digest: requestDigest(dialect, route, request) }, () => this.changed());
+      exchange.settle({ kind: "answer", answer });
+      this.add(exchange);
+    }
   }
 
   /** To be called whenever a call ended or lost its client. */

@@ -68,8 +68,13 @@ export class Session implements GatewaySession {
     this.#around = around;
     this.#budget = new Budget(options.budgets, around.runtime);
     this.#replays = new Replays(around.runtime);
-    for (const call of options.earlier ?? []) {
-      this.#budget.carry(call);
+    const { earlier = [] } = options;
+    if (options.token === undefined) for (const call of earlier) this.#budget.carry(call);
+    else {
+      this.#budget.goOn(earlier);
+      this.#replays.goOn(earlier);
+    }
+    for (const call of earlier) {
       if (call.tokens !== null && call.answer !== null) this.#history.add(call.number, call.conversation, call.answer, call.tokens);
     }
   }

@@ -17,7 +17,8 @@ import { bakeHarness } from "../bake/bake.ts";
 import { HEARING_MARK, LOADER_VARIABLES } from "../bake/private-libc.ts";
 import { runCommand } from "../command.ts";
 import type { Harness, HarnessContext, HarnessEnd } from "../harness.ts";
-import { stopOfSignal } from "../stop.ts";
+import { HandoverLost } from "../handover.ts";
+import { stopOfSignal, type Stop } from "../stop.ts";
 import type { CliDescriptor, ConfigFile } from "./descriptor.ts";
 import { endOfCli } from "./ending.ts";
 import type { ModelEndpoint } from "./endpoint.ts";
@@ -40,6 +41,7 @@ export function cliHarness(descriptor: CliDescriptor, options: CliHarnessOptions
     version: descriptor.version,
     needsModel: true,
     callsFromMachine: true,
+    handedOver: true,
     settings: { descriptor, user: options.user ?? null },
     layers: async (images, bake) => (descriptor.install.kind === "none" ? [] : (await images.rootFilesystem(await bakeHarness(images, descriptor, bake))).layers.map((path) => ({ path }))),
     run: (context) => drive(descriptor, options, context),
@@ -47,14 +49,16 @@ export function cliHarness(descriptor: CliDescriptor, options: CliHarnessOptions
 }
 
 async function drive(descriptor: CliDescriptor, options: CliHarnessOptions, context: HarnessContext): Promise<HarnessEnd> {
-  const { endpoint, sandbox, signal, budgets, instruction } = context;
+  const { endpoint, sandbox, signal, budgets, instruction, handover } = context;
+  const begun = handover?.begun ?? null;
   if (endpoint === null) throw new MwError("usage", `${descriptor.title} needs a model.`, { fix: "Add --upstream URL and --model NAME." });
   const input = instructionInput(descriptor, instruction);
   const user = options.user ?? context.user;
   const owner = user ?? sandbox.spec.user ?? sandbox.spec.root.user;
   const root = isRootUser(owner);
   const values = valuesOf(descriptor, context, endpoint);
-  const startedAt = context.runtime.monotonic();
+  const now = context.runtime.now();
+  const startedAt = context.runtime.monotonic() - (begun === null ? 0 : now - begun.at);
   const counts = (): Omit<HarnessEnd, "stopReason" | "detail"> => {
     const totals = endpoint.totals();
     const modelMs = totals?.modelMs ?? 0;
@@ -62,8 +66,8 @@ async function drive(descriptor: CliDescriptor, options: CliHarnessOptions, cont
   };
   if (signal.aborted) return { ...stopOfSignal(signal), ...counts() };
   try {
-    await prepareHome(sandbox, descriptor, values, owner === "" ? "0:0" : owner);
-    const env = { ...(await keptFromCli(context, descriptor)), ...(await ownHome(sandbox, user)), ...(await companionOf(sandbox, descriptor, values)), ...renderAll({ ...descriptor.env, ...(root ? descriptor.rootEnv : {}) }, values) };
+    // One that runs has its own.
+    const env = begun === null ? await prepare(descriptor, context, values, { user, owner, root }) : {};
     const command = commandOf(descriptor, root, values);
     const { exit, stdout, stderr } = await runCommand(
       { ...context, user, budgets: { ...budgets, outputBytes: LIMITS.cliOutputBytes } },
@@ -73,12 +77,14 @@ async function drive(descriptor: CliDescriptor, options: CliHarnessOptions, cont
         agentWasHere: false,
         env,
         stdin: input.stdin,
+        handover,
         ...(budgets.timeMs === null ? {} : { timeoutMs: Math.max(1, Math.ceil(budgets.timeMs)) }),
       },
     );
     await keepLogs(descriptor, context);
     if (signal.aborted) return { ...stopOfSignal(signal), ...counts() };
-    return { ...endOfCli(descriptor, exit, { stdout, stderr }, endpoint.totals()), ...counts() };
+    const end = (): Stop => endOfCli(descriptor, exit, { stdout, stderr }, endpoint.totals());
+    return { ...(begun !== null && begun.at + exit.durationMs < now ? endOfUnanswered(end) : end()), ...counts() };
   } catch (error) {
     if (signal.aborted) return { ...stopOfSignal(signal), ...counts() };
     throw error;
@@ -86,6 +92,25 @@ async function drive(descriptor: CliDescriptor, options: CliHarnessOptions, cont
     // Fails when the machine is gone, or holds more than can be cleared away in a while. A later step of the task starts afresh.
     await withDeadline(context.runtime, LIMITS.cliClearMs, "clearing the CLI's directory away", undefined, () => sandbox.files.remove(HOME)).catch(() => undefined);
   }
+}
+
+/** It ended while nobody answered its calls: then a failure is put down to that. */
+function endOfUnanswered(end: () => Stop): Stop {
+  let stop: Stop;
+  try {
+    stop = end();
+  } catch (error) {
+    throw new HandoverLost("its agent gave up while no controller answered it", error);
+  }
+  if (stop.stopReason === "crashed") throw new HandoverLost(`its agent gave up while no controller answered it: ${stop.detail}`);
+  return stop;
+}
+
+/** The CLI's directory, and its environment. */
+async function prepare(descriptor: CliDescriptor, context: HarnessContext, values: TemplateValues, { user, owner, root }: { readonly user: string | null; readonly owner: string; readonly root: boolean }): Promise<Readonly<Record<string, string>>> {
+  const { sandbox } = context;
+  await prepareHome(sandbox, descriptor, values, owner === "" ? "0:0" : owner);
+  return { ...(await keptFromCli(context, descriptor)), ...(await ownHome(sandbox, user)), ...(await companionOf(sandbox, descriptor, values)), ...renderAll({ ...descriptor.env, ...(root ? descriptor.rootEnv : {}) }, values) };
 }
 
 function commandOf({ command, rootArgs = [], literalCommand }: CliDescriptor, root: boolean, values: TemplateValues): readonly string[] {

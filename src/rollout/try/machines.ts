@@ -41,6 +41,11 @@ export class TryMachines {
     }
   }
 
+  /** One that an earlier controller made. */
+  adopt(sandbox: Sandbox): void {
+    this.#sandboxes.push(sandbox);
+  }
+
   /** The machine as its checkpoint has it. What is wrong with the checkpoint itself is told from what only the host lacks now. */
   async restore(root: RootFilesystem, { checkpoint: { turn, image, snapshot, memory } }: Restored): Promise<Sandbox> {
     if (root.digest !== image) throw new CheckpointLost(turn, `its machine stood on the image ${image}, which is ${root.digest} now`);

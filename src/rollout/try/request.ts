@@ -8,10 +8,12 @@ import type { LayerMount, SandboxBackend } from "../../sandbox/sandbox.ts";
 import type { NetworkOverride } from "../../task/network.ts";
 import type { Task } from "../../task/task.ts";
 import type { Verifier } from "../../task/verify/verify.ts";
+import type { Call } from "../../gateway/call.ts";
 import type { Restored } from "../checkpoint/restore.ts";
 import type { RunEvent } from "../events.ts";
 import type { ModelAccess } from "../model-access.ts";
 import type { RolloutRecorder } from "../recorder.ts";
+import type { Survivor } from "../take-over/survivors.ts";
 import type { TaskImages } from "../task-images.ts";
 
 export interface TryServices {
@@ -29,6 +31,8 @@ export interface TryServices {
   readonly pauseOnThink: boolean;
   /** See `CheckpointRule.everyMs`. */
   readonly checkpointEveryMs: number | null;
+  /** How long machines outlive this controller; null: they do not. */
+  readonly takeOverSeconds: number | null;
   /** Resolves `${VAR}` of a task's environment table. */
   readonly expandEnv: (env: Readonly<Record<string, string>>, where: string) => Readonly<Record<string, string>>;
 }
@@ -48,9 +52,13 @@ export interface TryRequest {
   readonly branchTurn: number | null;
   /** Where it goes on; its files are in the rollout's directory already. Null: at the beginning. */
   readonly restored: Restored | null;
+  /** A machine that outlived the controller of this same try, in which it goes on. Null: the try makes its machine. */
+  readonly survivor: (Survivor & { /** Calls of its agent. */ readonly earlier: readonly Call[] }) | null;
   /** Of the rollout from which this one branches, or its own: what decides its harness's setup. */
   readonly setupSeed: string;
   readonly recorder: RolloutRecorder;
+  /** For what another controller needs to go on with the agent. */
+  readonly handoverDirectory: string;
   readonly emit: (event: RunEvent) => Promise<void>;
   readonly signal: AbortSignal;
 }
@@ -61,8 +69,13 @@ export interface TryResult {
   readonly rewards: Readonly<Record<string, number>>;
   readonly stopReason: StopReason | null;
   readonly error: MwError | null;
-  /** The checkpoint is no good: the next try begins anew. */
-  readonly checkpointLost?: true;
+  /** What it was to go on with is no good, a checkpoint or a living machine: that costs no try of the rule's. */
+  readonly lost?: "checkpoint_lost" | "controller_lost";
+}
+
+/** Whether another controller could go on with the agent when this one dies, or this one does so. */
+export function isHandedOver({ takeOverSeconds }: TryServices, { harness, task }: TryRequest): boolean {
+  return takeOverSeconds !== null && harness.handedOver === true && task.steps.length === 0;
 }
 
 /** Whether checkpoints are taken of a try, or it goes on from one. */

@@ -5,9 +5,10 @@
 import { join } from "node:path";
 import { startDeadline, withDeadline } from "../../core/deadline.ts";
 import { MwError, toMwError } from "../../core/errors.ts";
-import type { RolloutId } from "../../core/ids.ts";
+import { newId, type RolloutId } from "../../core/ids.ts";
 import { LIMITS } from "../../core/limits.ts";
 import type { StopReason } from "../../core/outcome.ts";
+import { HandoverLost } from "../../harness/handover.ts";
 import type { HarnessEnd } from "../../harness/harness.ts";
 import { diedOfMemory } from "../../sandbox/died.ts";
 import type { RootFilesystem, Sandbox, Workspace } from "../../sandbox/sandbox.ts";
@@ -21,12 +22,13 @@ import type { RunEvent } from "../events.ts";
 import type { AgentSession } from "../model-access.ts";
 import { PauseOnThink } from "../pause-on-think.ts";
 import { stepsOf, stepReward, type StepWork } from "../steps.ts";
+import { AgentRecord } from "../take-over/agent-record.ts";
 import { agentFault, faultOfEarlierStep, isGone } from "./agent-fault.ts";
 import { collectInTime, runHooks } from "./collect.ts";
 import { TryMachines } from "./machines.ts";
 import { describeNetwork, egressFacts, networkFacts } from "./network-facts.ts";
 import { prepareMachine, setUpStep } from "./prepare.ts";
-import { keepsCheckpoints, type TryRequest, type TryResult, type TryServices } from "./request.ts";
+import { isHandedOver, keepsCheckpoints, type TryRequest, type TryResult, type TryServices } from "./request.ts";
 
 /** Never rejects for what can happen to a rollout; rejects when the log or the rollout's directory cannot be written. */
 export async function runTry(services: TryServices, request: TryRequest): Promise<TryResult> {
@@ -43,11 +45,23 @@ export async function runTry(services: TryServices, request: TryRequest): Promis
 
 export function failedTry(phase: WorkPhase, error: unknown, stopReason: StopReason | null = null): TryResult {
   const failed = { reward: null, rewards: {}, stopReason, error: toMwError(error) };
-  return error instanceof CheckpointLost ? { ...failed, outcome: "sandbox_error", checkpointLost: true } : { ...failed, outcome: attribute(phase, error) };
+  if (error instanceof CheckpointLost) return { ...failed, outcome: "sandbox_error", lost: "checkpoint_lost" };
+  if (error instanceof HandoverLost) return { ...failed, outcome: "sandbox_error", lost: "controller_lost" };
+  return { ...failed, outcome: attribute(phase, error) };
 }
 
 /** What the agent left: the files are the workspace's where that is there, else still in the machine. */
 type Remains = Pick<VerifyRequest, "sandbox" | "workspace">;
+
+/** Of an agent at work. */
+interface Driving {
+  readonly agent: AgentSession | null;
+  readonly pause: PauseOnThink | null;
+  /** Of the machine, when the agent began. */
+  readonly cpuBefore: number | null;
+  /** An earlier step's has worked in this machine, or on its files. */
+  readonly agentWasHere: boolean;
+}
 
 /** Keeps a failure of the log apart from those of the rollout. */
 class LogFailure extends Error {}
@@ -59,6 +73,7 @@ class Try {
   readonly #request: TryRequest;
   readonly #startedAt: number;
   readonly #machines: TryMachines;
+  #handover: AgentRecord | null = null;
 
   constructor(services: TryServices, request: TryRequest) {
     this.#services = services;
@@ -76,16 +91,11 @@ class Try {
     await this.#services.backend.bringImage?.(root);
     const steps = stepsOf(task);
     const verdicts: Verdict[] = [];
-    const { restored } = this.#request;
+    const { restored, survivor } = this.#request;
     this.phase = "lease";
-    let sandbox = restored === null ? await this.#machines.create(root, null) : await this.#machines.restore(root, restored);
-    await this.#emit({ type: "rollout_leased", sandbox: sandbox.id, image: root.digest, isolation: sandbox.isolation, ...networkFacts(sandbox, task, this.#services.networkOverride) });
-    this.phase = "prepare";
-    if (restored === null) await prepareMachine(this.#services, this.#request, sandbox, root);
-    else await this.#emit({ type: "rollout_restored", turn: restored.checkpoint.turn, parent: restored.parent, calls: restored.checkpoint.calls, answered: restored.answered !== null });
-    await this.#emit({ type: "rollout_prepared" });
+    let sandbox = survivor === null ? await this.#prepared(root, restored) : await this.#takeOver(root, survivor);
     for (const [index, step] of steps.entries()) {
-      const broken = restored === null ? await this.#prepareStep(sandbox, root, index) : null;
+      const broken = restored === null && survivor === null ? await this.#prepareStep(sandbox, root, index) : null;
       await this.#agent(sandbox, step, broken, index > 0);
       const left = await this.#remains(sandbox, step, root);
       ({ sandbox } = left);
@@ -102,6 +112,28 @@ class Try {
     return { outcome: "scored", reward, rewards, stopReason: this.stopReason, error: null };
   }
 
+  /** The first machine, ready for the agent. */
+  async #prepared(root: RootFilesystem, restored: TryRequest["restored"]): Promise<Sandbox> {
+    const sandbox = restored === null ? await this.#machines.create(root, null) : await this.#machines.restore(root, restored);
+    await this.#emit({ type: "rollout_leased", sandbox: sandbox.id, image: root.digest, isolation: sandbox.isolation, ...networkFacts(sandbox, this.#request.task, this.#services.networkOverride) });
+    this.phase = "prepare";
+    if (restored === null) await prepareMachine(this.#services, this.#request, sandbox, root);
+    else await this.#emit({ type: "rollout_restored", turn: restored.checkpoint.turn, parent: restored.parent, calls: restored.checkpoint.calls, answered: restored.answered !== null });
+    await this.#emit({ type: "rollout_prepared" });
+    return sandbox;
+  }
+
+  /** The machine of an earlier controller, in which the agent is at work. */
+  async #takeOver(root: RootFilesystem, { sandbox }: NonNullable<TryRequest["survivor"]>): Promise<Sandbox> {
+    this.#machines.adopt(sandbox);
+    const { digest } = sandbox.spec.root;
+    if (digest !== root.digest) throw new HandoverLost(`its machine stands on the image ${digest}, which is ${root.digest} now`);
+    // It may have been waiting for an answer.
+    if (this.#services.pauseOnThink) await sandbox.thaw();
+    await this.#emit({ type: "rollout_taken_over", sandbox: sandbox.id });
+    return sandbox;
+  }
+
   /** Another machine than the first; `step`: the first that it is for. */
   async #create(root: RootFilesystem, workspace: Workspace | null, step = 0): Promise<Sandbox> {
     this.phase = "lease";
@@ -110,6 +142,7 @@ class Try {
 
   async cleanUp(): Promise<void> {
     await this.#machines.end();
+    await this.#handover?.remove();
   }
 
   /**
@@ -140,9 +173,11 @@ class Try {
     this.phase = "agent";
     // Nothing starts in a rollout that is over: a harness that is only told of an abort would never hear of one that came before it.
     this.#request.signal.throwIfAborted();
-    const network = agentNetwork(this.#request.task, step.step, this.#services.networkOverride);
-    await this.#emit({ type: "rollout_running", step: step.name, ...(sandbox.egress === undefined ? {} : { allow: network.allow }) });
-    changeNetwork(sandbox, network);
+    if (this.#request.survivor === null) {
+      const network = agentNetwork(this.#request.task, step.step, this.#services.networkOverride);
+      await this.#emit({ type: "rollout_running", step: step.name, ...(sandbox.egress === undefined ? {} : { allow: network.allow }) });
+      changeNetwork(sandbox, network);
+    }
     if (broken !== null) {
       this.stopReason = "crashed";
       await this.#emit({ type: "rollout_ended", step: step.name, stopReason: "crashed", detail: broken, ...NO_WORK, cpuMs: null, frozenMs: 0 });
@@ -151,11 +186,11 @@ class Try {
     const agent = await this.#openSession(sandbox);
     const { runtime, pauseOnThink } = this.#services;
     const pause = pauseOnThink && agent !== null ? new PauseOnThink(sandbox, agent.session, runtime) : null;
-    const cpuBefore = await cpuMsOf(sandbox);
+    const cpuBefore = this.#request.survivor === null ? await cpuMsOf(sandbox) : this.#request.survivor.facts.cpuMs;
     let end;
     let frozenMs = 0;
     try {
-      end = await this.#drive(sandbox, step, agent, pause, agentWasHere);
+      end = await this.#drive(sandbox, step, { agent, pause, cpuBefore, agentWasHere });
     } finally {
       frozenMs = (await pause?.stop()) ?? 0;
       // Before anything of the agent's is collected.
@@ -171,7 +206,7 @@ class Try {
 
   async #openSession(sandbox: Sandbox): Promise<AgentSession | null> {
     const { model, budgets } = this.#services;
-    const { harness, recorder, rollout, seed, sampling, restored } = this.#request;
+    const { harness, recorder, rollout, seed, sampling, restored, survivor } = this.#request;
     if (model === null || !harness.needsModel) return null;
     return await model.session({
       label: rollout,
@@ -181,8 +216,21 @@ class Try {
       // The agent's time is watched here.
       budgets: { calls: budgets.turns, tokens: budgets.tokens, timeMs: null },
       log: recorder.calls,
-      earlier: restored === null ? [] : [...restored.calls, ...(restored.answered === null ? [] : [restored.answered])],
+      ...(survivor === null ? {} : { token: survivor.facts.token }),
+      earlier: survivor?.earlier ?? (restored === null ? [] : [...restored.calls, ...(restored.answered === null ? [] : [restored.answered])]),
     });
+  }
+
+  /** Of an agent that may outlive this controller, or has outlived another; null for others. */
+  async #openHandover(sandbox: Sandbox, { agent, cpuBefore }: Pick<Driving, "agent" | "cpuBefore">, timeMs: number): Promise<AgentRecord | null> {
+    const { runtime } = this.#services;
+    const { handoverDirectory, survivor } = this.#request;
+    if (agent === null || !isHandedOver(this.#services, this.#request)) return null;
+    if (survivor !== null) return await AgentRecord.takeUp(handoverDirectory, survivor.facts);
+    const { token } = agent.session;
+    const endsAt = runtime.now() + timeMs;
+    const exec = newId("ex", runtime);
+    return await AgentRecord.make(handoverDirectory, exec, () => ({ format: 1, try: this.#request.try, sandbox: sandbox.id, exec, token, at: runtime.now(), endsAt, cpuMs: cpuBefore }));
   }
 
   #checkpointer(sandbox: Sandbox, agentMs: () => number, signal: AbortSignal): Checkpointer {
@@ -206,20 +254,24 @@ class Try {
     });
   }
 
-  async #drive(sandbox: Sandbox, step: StepWork, agent: AgentSession | null, pause: PauseOnThink | null, agentWasHere: boolean): Promise<HarnessEnd> {
+  async #drive(sandbox: Sandbox, step: StepWork, { agent, pause, cpuBefore, agentWasHere }: Driving): Promise<HarnessEnd> {
     const { runtime, budgets, model, timeoutMultiplier } = this.#services;
-    const { harness, recorder, setupSeed, signal, task, deadlineMs, restored } = this.#request;
+    const { harness, recorder, setupSeed, signal, task, deadlineMs, restored, survivor } = this.#request;
     // While new weights are on their way the agent can do nothing for the time that passes.
     const heldMs = model?.heldMs ?? null;
     const notCountedMs = heldMs ?? ((): number => 0);
     const startedAt = runtime.monotonic();
     const spentMs = restored?.checkpoint.agentMs ?? 0;
     const ownMs = (step.agentTimeoutMs === null ? LIMITS.agentTimeoutMs : step.agentTimeoutMs * timeoutMultiplier) - spentMs;
-    const timeMs = Math.max(1, deadlineMs === null ? ownMs : Math.min(ownMs, deadlineMs - (startedAt - this.#startedAt)));
+    const leftMs = deadlineMs === null ? ownMs : Math.min(ownMs, deadlineMs - (startedAt - this.#startedAt));
+    // It goes on while nobody listens.
+    const timeMs = Math.max(1, survivor === null ? leftMs : survivor.facts.endsAt - runtime.now());
     const agentTime = startDeadline(runtime, timeMs, "the agent", signal, notCountedMs);
     // A machine that stands still can end nothing.
     agentTime.signal.addEventListener("abort", () => void pause?.stop(), { once: true });
     try {
+      const handover = await this.#openHandover(sandbox, { agent, cpuBefore }, timeMs);
+      this.#handover = handover;
       const running = harness.run({
         sandbox,
         instruction: step.instruction,
@@ -234,11 +286,12 @@ class Try {
         recorder,
         runtime,
         signal: agentTime.signal,
+        ...(handover === null ? {} : { handover }),
         ...(keepsCheckpoints(this.#services, this.#request) ? { continuity: this.#checkpointer(sandbox, () => spentMs + runtime.monotonic() - startedAt, agentTime.signal) } : {}),
       });
       return await withDeadline(runtime, timeMs + LIMITS.harnessGraceMs, `the harness ${harness.name}, after being told to stop,`, undefined, () => running, notCountedMs);
     } catch (error) {
-      if (error instanceof LogFailure) throw error;
+      if (error instanceof LogFailure || error instanceof HandoverLost) throw error;
       const ownFault = (await agentFault(sandbox, error, runtime)) ?? (agentWasHere ? faultOfEarlierStep(error) : null);
       if (ownFault !== null) return { ...ownFault, ...NO_WORK, toolMs: Math.round(runtime.monotonic() - startedAt) };
       throw error;

@@ -44,6 +44,7 @@ export class LimitCauses {
     return {
       id: exec.id,
       pid: exec.pid,
+      ...(exec.inputBytes === undefined ? {} : { inputBytes: exec.inputBytes }),
       output: exec.output,
       exit,
       writeStdin: (data) => exec.writeStdin(data),

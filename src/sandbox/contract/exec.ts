@@ -60,6 +60,8 @@ export interface Exec {
   readonly id: ExecId;
   /** Of its main process, as the sandbox sees it; null where that is not known. */
   readonly pid: number | null;
+  /** Bytes of its input that were on their way when it was attached to; absent where that is not known. */
+  readonly inputBytes?: number;
   /** Ends when the process has exited and its own output is drained, even if a background child still holds the pipe. Single use. */
   readonly output: AsyncIterable<ExecChunk>;
   readonly exit: Promise<ExecExit>;

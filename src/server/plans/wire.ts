@@ -7,7 +7,7 @@ export const runId = z.custom<RunId>((value) => isId("run", value as string), "i
 
 /** As in `run.json`, where the fields are described; harnesses by name. */
 export const planSchema = runConfigSchema
-  .omit({ format: true, run: true, createdAt: true, version: true, harnesses: true, trainer: true, apiKeyFile: true, backend: true })
+  .omit({ format: true, run: true, createdAt: true, version: true, harnesses: true, trainer: true, apiKeyFile: true, backend: true, takeOverSeconds: true })
   .extend({
     harnesses: z.array(z.string()).min(1),
     /** The id of the new run. The same request with the same id again finds the run of the first. */

@@ -27,6 +27,7 @@ export function reproduceCommand(config: RunConfig | null, { task, harness, atte
     add("--harness-user", config.harnessUser);
     add("--history", config.agent.history);
     if (config.timeoutMultiplier !== 1) add("--timeout-multiplier", config.timeoutMultiplier);
+    if (config.takeOverSeconds !== null) words.push("--take-over", String(config.takeOverSeconds));
     if (config.checkpointEveryMs !== null) words.push("--checkpoint", config.checkpointEveryMs === 0 ? "every-turn" : `${config.checkpointEveryMs}ms`);
     if (config.branch !== null) words.push("--branch", String(config.branch.members), "--branch-turn", String(config.branch.turn));
     if (config.pauseOnThink) words.push("--pause-on-think");

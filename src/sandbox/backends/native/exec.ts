@@ -107,6 +107,7 @@ async function feed(exec: NativeExec, stdin: Uint8Array | string, more: boolean)
 export class NativeExec implements Exec {
   readonly id: ExecId;
   pid: number | null = null;
+  inputBytes = 0;
   readonly exit: Promise<ExecExit>;
   /** Resolves once the command runs or is known not to be executable. `attached`: it had been started before. */
   readonly started: Promise<{ readonly attached: boolean }>;
@@ -326,6 +327,7 @@ export class NativeExec implements Exec {
     if (attached) {
       // It continues where the one before ended, with no credit until init has told how much of it was read.
       this.#stdinSent = frame.number(TAG.accepted) ?? 0;
+      this.inputBytes = this.#stdinSent;
       this.#stdinTaken = this.#stdinSent - STDIN_WINDOW_BYTES;
     }
     this.#resolveStarted({ attached });

@@ -1,0 +1,46 @@
+/** More agents whose controller is killed: several at once, one that ends while nobody listens, and those that cannot be gone on with. */
+import { mkdtempSync, rmSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { afterAll, beforeAll, expect, it } from "vitest";
+import { machines } from "../support/leftovers.ts";
+import type { RunFiles } from "../support/killed-run.ts";
+import { agents, asked, begun, eventsOf, said, SurvivingRuns } from "../support/surviving-run.ts";
+
+const place = mkdtempSync(join(tmpdir(), "mw-run-takeover-"));
+const runs = new SurvivingRuns(place);
+beforeAll(() => runs.prepare());
+afterAll(() => rmSync(place, { recursive: true, force: true }));
+
+const thirdQuestion = (agentsThere: number) => ({ what: "the third question", holds: 2, when: (of: RunFiles, to: Parameters<typeof asked>[0]) => begun(of) === agentsThere && asked(to, 2) === agentsThere }) as const;
+const nobody = (mark: string): boolean => agents(mark).length === 0;
+
+it("goes on with every one of several", async () => {
+  const { files, pids } = await runs.disturbed("several", [thirdQuestion(3)], ["--take-over", "300", "-n", "3", "-j", "3"]);
+  expect(pids.size).toBe(3);
+  expect(eventsOf(files, "rollout_leased").length).toBe(3);
+  expect(await runs.essence(files.run)).toEqual(await Promise.all([1, 2, 3].map(() => runs.expected())));
+}, 180_000);
+
+it("hears of one that ended while nobody listened", async () => {
+  const { files, pids } = await runs.disturbed("ends", [{ what: "what the agent says of its last turn", when: (of) => said(of) > 500_000, signals: true, after: nobody }], ["--take-over", "300"], 4);
+  expect(pids.size).toBe(1);
+  expect(eventsOf(files, "rollout_taken_over").length).toBe(1);
+  expect(await runs.essence(files.run)).toEqual([await runs.expected()]);
+}, 180_000);
+
+it("begins anew where nobody came in time, and says why", async () => {
+  const over = (mark: string): boolean => nobody(mark) && machines(runs.home).every((text) => text.startsWith("gateway socket"));
+  const { files, pids } = await runs.disturbed("late", [{ ...thirdQuestion(1), after: over }], ["--take-over", "1"]);
+  expect(pids.size).toBe(2);
+  expect(eventsOf(files, "rollout_taken_over")).toEqual([]);
+  expect(eventsOf(files, "rollout_try_failed")).toMatchObject([{ try: 1, cause: "controller_lost", error: { message: expect.stringContaining("it cannot be taken over: its machine is gone") as unknown } }]);
+  expect(await runs.essence(files.run, 1)).toEqual([await runs.expected()]);
+}, 180_000);
+
+it("begins anew where the agent gave up meanwhile, and says why", async () => {
+  const { files, pids } = await runs.disturbed("impatient", [{ ...thirdQuestion(1), after: nobody }], ["--take-over", "300"]);
+  expect(pids.size).toBe(2);
+  expect(eventsOf(files, "rollout_try_failed")).toMatchObject([{ try: 1, cause: "controller_lost", error: { message: expect.stringContaining("its agent gave up while no controller answered it") as unknown } }]);
+  expect(await runs.essence(files.run, 1)).toEqual([await runs.expected()]);
+}, 180_000);
