@@ -248,7 +248,7 @@ function held(home: string, busy: Frame): MwError {
   if (leftMs === null) return new MwError("busy", `Another process (${pid ?? "unknown"}) makes machines for ${home}`, { fix: "Stop it, or use another data directory (MW_HOME).", facts: { pid } });
   const seconds = Math.ceil(leftMs / 1000);
   return new MwError("busy", `The controller of ${home} has died, and its machines wait ${seconds} s more for another one`, {
-    fix: `mw serve --take-over SECONDS takes them over; else wait ${seconds} s, then they have ended, or use another data directory (MW_HOME)`,
+    fix: `mw resume RUN goes on with those of a run with --take-over, a server started with mw serve --take-over SECONDS takes them over; else wait ${seconds} s, then they have ended, or use another data directory (MW_HOME)`,
     facts: { pid, leftMs },
   });
 }
