@@ -1,6 +1,8 @@
 /** What `mw run`, `mw resume` and `mw demo` share: progress, interrupts, the result and its exit code. */
 import { MwError } from "../core/errors.ts";
 import { LIMITS } from "../core/limits.ts";
+import type { Prices } from "../rollout/cost.ts";
+import { readRunConfig } from "../rollout/run-config.ts";
 import type { RunController } from "../rollout/controller.ts";
 import { runDocument } from "../rollout/report.ts";
 import { makeRunHarness } from "../rollout/run-harness.ts";
@@ -26,14 +28,15 @@ export async function conductRun(context: AppContext, config: Config, options: C
   const end = await runWithProgress(context, config, options.quiet, work);
   // Whoever looks at a large run finds it read.
   await new LiveRun(config.home.value, end.run).keep();
-  reportEnd(context, options, end);
+  const { prices } = await readRunConfig(config.home.value, end.run);
+  reportEnd(context, options, end, prices);
 }
 
 /** Prints what a run came to, and sets the exit code. `where`: what commands about a run elsewhere need besides its id. */
-export function reportEnd(context: AppContext, options: ConductOptions, end: RunEnd, where = ""): void {
+export function reportEnd(context: AppContext, options: ConductOptions, end: RunEnd, prices: Prices | undefined, where = ""): void {
   const document = runDocument(end.state);
   if (options.json) printJson(context, document);
-  else printLine(context, summaryText(context, end.state));
+  else printLine(context, summaryText(context, end.state, prices));
   if (end.ended === "interrupted") {
     note(context, `stopped; what was under way will be tried again: mw resume ${end.run}${where}`);
     context.setExitCode(130);

@@ -112,3 +112,10 @@ export function formatDuration(ms: number): string {
   if (minutes < 60) return `${minutes} min ${Math.floor(seconds % 60)} s`;
   return `${Math.floor(minutes / 60)} h ${minutes % 60} min`;
 }
+
+/** Two digits that say something, however small: $12.35, $0.0042. */
+export function formatDollars(dollars: number): string {
+  if (dollars === 0) return "$0";
+  if (dollars >= 0.1) return `$${dollars.toLocaleString("en", { minimumFractionDigits: 2, maximumFractionDigits: 2 })}`;
+  return `$${Number(dollars.toPrecision(2)).toLocaleString("en", { maximumFractionDigits: 12 })}`;
+}

@@ -2,6 +2,7 @@
 import { MwError } from "../core/errors.ts";
 import { parseHostRule } from "../sandbox/egress/host-rules.ts";
 import { parseBackendChoice } from "../sandbox/backend-choice.ts";
+import type { Prices } from "../rollout/cost.ts";
 
 /** A whole number within bounds. */
 export function integerParser(minimum: number, maximum: number): (input: string) => number {
@@ -52,6 +53,27 @@ export function everyTurnParser(input: string): number {
   } catch {
     throw new MwError("usage", "expected every-turn, or a time span such as 30s");
   }
+}
+
+/** `input=1.25,cached=0.125,output=10,machine=0.05`: dollars a million tokens, and an hour of a machine. */
+export function parsePrices(text: string): Prices {
+  const expected = "expected prices such as input=1.25,cached=0.125,output=10 (dollars a million tokens), with machine=0.05 (an hour of a machine) where that costs something";
+  const given = new Map<string, number>();
+  for (const part of text.split(",")) {
+    const [, name = "", number] = /^\s*(input|cached|output|machine)\s*=\s*(\d+(?:\.\d+)?|\.\d+)\s*$/.exec(part) ?? [];
+    if (name === "" || given.has(name)) throw new MwError("usage", expected);
+    given.set(name, Number(number));
+  }
+  const [input, output] = [given.get("input"), given.get("output")];
+  // Half a price would be taken for the whole.
+  if ((input === undefined) !== (output === undefined) || (given.has("cached") && input === undefined)) throw new MwError("usage", `${expected}; of tokens both input and output`);
+  return { input: input ?? 0, cached: given.get("cached") ?? input ?? 0, output: output ?? 0, machine: given.get("machine") ?? 0 };
+}
+
+/** The same, as it was written. */
+export function pricesText(input: string): string {
+  parsePrices(input);
+  return input;
 }
 
 export function textParser(input: string): string {

@@ -78,11 +78,12 @@ class Tally {
 
   /** `12/40 done, 8 running (6 agent, 2 verification), 20.1 s, 2.4/s, 11.0 s left` and `scored 11, task_error 1, mean 0.820`. */
   summary(state: RunState, running: number): readonly string[] {
-    const total = state.rollouts.size;
+    const { expected } = state;
+    const total = expected ?? state.rollouts.size;
     const elapsed = (this.#context.runtime.monotonic() - this.#startedAt) / 1000;
     const rate = elapsed <= 0 ? 0 : (state.recorded - (this.#before ?? 0)) / elapsed;
     const pace = rate === 0 ? "" : rate >= 1 ? `, ${rate.toFixed(1)}/s` : `, ${(rate * 60).toFixed(1)}/min`;
-    const left = rate > 0 && state.planCompleted && state.recorded < total ? `, ${formatDuration(((total - state.recorded) / rate) * 1000)} left` : "";
+    const left = rate > 0 && expected !== null && state.recorded < total ? `, ${formatDuration(((total - state.recorded) / rate) * 1000)} left` : "";
     const outcomes = [...state.outcomes].map(([outcome, count]) => `${outcome} ${count}`).join(", ");
     let scored = 0;
     let sum = 0;
@@ -92,7 +93,7 @@ class Tally {
     }
     const mean = scored === 0 ? "" : `, mean ${(sum / scored).toFixed(3)}`;
     const where = running === 0 ? "" : inFlight(state);
-    const counts = `${state.recorded}/${total}${state.planCompleted ? "" : "+"} done, ${running} running${where}, ${formatDuration(elapsed * 1000)}${pace}${left}`;
+    const counts = `${state.recorded}/${total}${expected === null ? "+" : ""} done, ${running} running${where}, ${formatDuration(elapsed * 1000)}${pace}${left}`;
     return outcomes === "" ? [counts] : [counts, `${outcomes}${mean}`];
   }
 }

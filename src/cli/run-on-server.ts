@@ -2,6 +2,7 @@
 import { MwError } from "../core/errors.ts";
 import { isId, newId, type RunId } from "../core/ids.ts";
 import type { RunEvent } from "../rollout/events.ts";
+import type { Prices } from "../rollout/cost.ts";
 import type { NewRun } from "../rollout/run.ts";
 import { executionSchema, type ExecutionView } from "../server/plans/wire.ts";
 import { reportEnd, type ConductOptions } from "./conduct.ts";
@@ -28,7 +29,7 @@ export async function startOnServer(context: AppContext, options: ServerOptions,
   if (backend !== "native") throw new MwError("usage", `with --server the machines are the server's own, and --backend is ${backend}`, { fix: "leave one of them out" });
   const run = newId("run", context.runtime);
   // The id makes it one run, however often it has to be asked for.
-  await onServer(context, options, run, (ask) => ask("/v1/runs", { ...request, run }));
+  await onServer(context, options, run, (ask) => ask("/v1/runs", { ...request, run }), request.prices);
 }
 
 export async function resumeOnServer(context: AppContext, options: ServerOptions & { readonly errors: boolean; readonly concurrency?: number; readonly apiKeyFile?: string }, run: string): Promise<void> {
@@ -40,7 +41,7 @@ export async function resumeOnServer(context: AppContext, options: ServerOptions
 
 type Ask = (path: string, body: unknown) => Promise<unknown>;
 
-async function onServer(context: AppContext, options: ServerOptions, run: RunId, begin: (ask: Ask) => Promise<unknown>): Promise<void> {
+async function onServer(context: AppContext, options: ServerOptions, run: RunId, begin: (ask: Ask) => Promise<unknown>, prices?: Prices): Promise<void> {
   const client = new ServerClient(options.server, context.env);
   const progress = startProgress(context, options.quiet);
   const { runtime } = context;
@@ -53,7 +54,7 @@ async function onServer(context: AppContext, options: ServerOptions, run: RunId,
     await expectThere(client, leave.signal);
     await persist(() => begin((path, body) => client.ask("POST", path, body, leave.signal)));
     if (!options.quiet) progress.note(`run ${run} at ${client.url}`);
-    if (options.ui === true) progress.note(`dashboard ${client.url}/runs/${run}`);
+    if (options.ui === true) progress.note(`dashboard ${client.url}/ui/runs/${run}`);
     const followed = new FollowedRun(client, run, (state, event) => {
       tellRefused(progress, event);
       progress.changed(state, event);
@@ -62,7 +63,7 @@ async function onServer(context: AppContext, options: ServerOptions, run: RunId,
     const view = await persist(() => untilOver(client, followed, run, context, leave.signal));
     progress.finish();
     if (view.state === "failed" && view.error !== null) throw new MwError("sandbox_failed", view.error.message, { fix: `${view.error.fix === null ? "" : `${view.error.fix}; `}mw resume ${run}${where} goes on` });
-    reportEnd(context, options, { run, ended: view.state === "finished" ? "finished" : "interrupted", state: followed.state }, where);
+    reportEnd(context, options, { run, ended: view.state === "finished" ? "finished" : "interrupted", state: followed.state }, prices, where);
   } catch (error) {
     if (error !== DETACHED) throw error;
     note(context, `the run goes on at ${client.url}: mw resume ${run}${where} follows it again`);

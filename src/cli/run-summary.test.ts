@@ -42,8 +42,9 @@ describe("status of a run whose log does not end", () => {
 
 describe("the table of a run", () => {
   it("names k once, or in each cell where tasks differ in it", () => {
-    expect(summaryText(context, scored([2, 2]))).toMatch(/pass@2\n/);
-    expect(summaryText(context, scored([2, 2]))).not.toContain("(k=");
-    expect(summaryText(context, scored([2, 3]))).toMatch(/1\.000 \(k=3\)/);
+    expect(summaryText(context, scored([2, 2]), undefined)).toMatch(/pass@2\n/);
+    expect(summaryText(context, scored([2, 2]), undefined)).not.toContain("(k=");
+    expect(summaryText(context, scored([2, 2]), undefined)).not.toContain("$");
+    expect(summaryText(context, scored([2, 3]), undefined)).toMatch(/1\.000 \(k=3\)/);
   });
 });

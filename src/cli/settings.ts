@@ -4,7 +4,7 @@
  */
 import { availableParallelism } from "node:os";
 import { LIMITS } from "../core/limits.ts";
-import { backendParser, bytesParser, choiceParser, decimalParser, durationParser, integerParser, textParser } from "./parsers.ts";
+import { backendParser, bytesParser, choiceParser, decimalParser, durationParser, integerParser, pricesText, textParser } from "./parsers.ts";
 
 export interface SettingDefinition<T> {
   /** Name of the environment variable. */
@@ -36,6 +36,7 @@ export const SETTINGS = {
   tokenizer: define<string>({ env: "MW_TOKENIZER", key: "run.tokenizer", parse: textParser, fallback: null, brief: "directory with the model's tokenizer and chat template: prompts are rendered here and extend the recorded tokens exactly", path: true }),
   family: define<string>({ env: "MW_FAMILY", key: "run.family", parse: textParser, fallback: null, brief: "model family of --tokenizer, where its template does not tell" }),
   apiKeyFile: define<string>({ env: "MW_API_KEY_FILE", key: "run.api-key-file", parse: textParser, fallback: null, brief: "file that holds the upstream's API key (else MW_API_KEY)", path: true }),
+  price: define<string>({ env: "MW_PRICE", key: "run.price", parse: pricesText, fallback: null, brief: "what is paid, in dollars: input=, cached= and output= a million tokens, machine= an hour of a machine; without prices nothing is said of money" }),
   attempts: define<number>({ env: "MW_ATTEMPTS", key: "run.attempts", parse: integerParser(1, LIMITS.attemptsPerTask), fallback: 1, brief: "attempts at each task" }),
   concurrency: define<number>({
     env: "MW_CONCURRENCY",

@@ -44,6 +44,8 @@ export interface SessionTotals {
   readonly incomplete: number;
   readonly failed: number;
   readonly promptTokens: number;
+  /** Of these: those that the server says it had cached. */
+  readonly cachedTokens: number;
   readonly completionTokens: number;
   /** Wall time during which at least one call was in flight, milliseconds. */
   readonly modelMs: number;

@@ -130,7 +130,7 @@ export class RunController {
     if (task instanceof MwError) observer.note(`${item.source}: ${task.message}${task.fix === undefined ? "" : ` (${task.fix})`}`);
     const group = newId("grp", runtime);
     const rollouts = branched(item.attempts.map((attempt) => ({ rollout: newId("ro", runtime), ...attempt })), config.branch);
-    await this.#rollouts.emit({ type: "group_planned", group, index: state.planned, source: item.source, task: reference, error: task instanceof MwError ? toFailure(task) : null, rollouts });
+    await this.#rollouts.emit({ type: "group_planned", group, index: state.planned, source: item.source, task: reference, error: task instanceof MwError ? toFailure(task) : null, rollouts, ...(item.inputs === undefined || state.inputs !== null ? {} : { inputs: item.inputs }) });
     return rollouts.map(({ rollout }) => ({ rollout: state.rollout(rollout), task }));
   }
 

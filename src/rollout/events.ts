@@ -57,7 +57,7 @@ export type RunEvent =
   | { readonly type: "controller_started"; readonly pid: number; readonly version: string }
   /** Something given as a task that is none; `source` as the user or the dataset named it. */
   | { readonly type: "input_refused"; readonly source: string; readonly error: Failure }
-  | { readonly type: "group_planned"; readonly group: GroupId; readonly index: number; readonly source: string; readonly task: TaskReference; readonly error: Failure | null; readonly rollouts: readonly PlannedRollout[]; /** As the trainer calls it that asked for it. */ readonly name?: string; /** Part of a trainer's mix. */ readonly dataset?: string }
+  | { readonly type: "group_planned"; readonly group: GroupId; readonly index: number; readonly source: string; readonly task: TaskReference; readonly error: Failure | null; readonly rollouts: readonly PlannedRollout[]; /** Of the whole plan, where that has just come to be known. */ readonly inputs?: number; /** As the trainer calls it that asked for it. */ readonly name?: string; /** Part of a trainer's mix. */ readonly dataset?: string }
   /** More of a group that was planned before. */
   | { readonly type: "rollouts_planned"; readonly group: GroupId; readonly rollouts: readonly PlannedRollout[] }
   /** Everything that was given has been read. */
@@ -79,6 +79,8 @@ export type RunEvent =
       readonly detail: string;
       readonly turns: number;
       readonly promptTokens: number;
+      /** Of the tokens in prompts: those that the server says it had cached. Absent: none, or a log of an earlier version. */
+      readonly cachedTokens?: number;
       readonly completionTokens: number;
       readonly modelMs: number;
       readonly toolMs: number;

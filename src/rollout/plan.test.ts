@@ -43,6 +43,13 @@ describe("planRun", () => {
     expect(drawn).toEqual(new Set(["nop", "oracle"]));
   });
 
+  it("says how many inputs there are, as soon as all of them are known", async () => {
+    expect((await plan(names)).map((item) => item.inputs)).toEqual(names.map(() => names.length));
+    const many = Array.from({ length: LIMITS.shuffleWindow + 2 }, (_, n) => `t${n}`);
+    const told = (await plan(many)).map((item) => item.inputs);
+    expect([told[0], told[1], told[2], told.at(-1)]).toEqual([undefined, undefined, many.length, many.length]);
+  });
+
   it("lets unknown and broken inputs fail alone", async () => {
     const items = await plan(["a", "?b", "!c", "d"]);
     const kinds = Object.fromEntries(items.map((item) => [item.source, item.kind]));

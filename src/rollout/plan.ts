@@ -34,10 +34,14 @@ export interface BrokenItem {
   readonly attempts: readonly PlannedAttempt[];
 }
 
-export type PlanItem =
+export type PlanItem = (
   | { readonly kind: "refused"; readonly source: string; readonly error: Failure }
   | BrokenItem
-  | { readonly kind: "group"; readonly source: string; readonly task: Task; readonly attempts: readonly PlannedAttempt[] };
+  | { readonly kind: "group"; readonly source: string; readonly task: Task; readonly attempts: readonly PlannedAttempt[] }
+) & {
+  /** How many inputs there are in all, from the moment on at which that is known. */
+  readonly inputs?: number;
+};
 
 export interface PlanOptions {
   readonly seed: string;
@@ -50,13 +54,22 @@ export interface PlanOptions {
 export async function* planRun(inputs: AsyncIterable<TaskInput>, options: PlanOptions): AsyncGenerator<PlanItem> {
   const skip = options.skip ?? [];
   let index = 0;
-  for await (const input of shuffled(inputs, options.seed)) {
+  let read = 0;
+  let all = false;
+  const counted = async function* (): AsyncGenerator<TaskInput> {
+    for await (const input of inputs) {
+      read++;
+      yield input;
+    }
+    all = true;
+  };
+  for await (const input of shuffled(counted(), options.seed)) {
     if (index >= LIMITS.tasksPerRun) {
       throw new MwError("limit_exceeded", `the inputs hold more than ${LIMITS.tasksPerRun} tasks`, { fix: "split them over several runs" });
     }
     const position = index++;
     const planned = skip[position];
-    if (planned === undefined) yield await planItem(input, position, options);
+    if (planned === undefined) yield { ...(await planItem(input, position, options)), ...(all ? { inputs: read } : {}) };
     else if (planned !== input.source) throw changed(planned, input.source);
   }
   const missing = skip[index];

@@ -64,6 +64,8 @@ export interface RolloutDocument extends RolloutLine {
   readonly rewards: Readonly<Record<string, number>>;
   readonly turns: number;
   readonly promptTokens: number;
+  /** Of these: those that the model server says it had cached. */
+  readonly cachedTokens: number;
   readonly completionTokens: number;
   readonly modelMs: number;
   readonly toolMs: number;
@@ -92,6 +94,7 @@ export function rolloutDocument(state: RolloutState): RolloutDocument {
     rewards: state.rewards,
     turns: state.turns,
     promptTokens: state.promptTokens,
+    cachedTokens: state.cachedTokens,
     completionTokens: state.completionTokens,
     modelMs: state.modelMs,
     toolMs: state.toolMs,

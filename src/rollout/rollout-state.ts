@@ -59,6 +59,7 @@ export interface RolloutState {
   stopReason: StopReason | null;
   turns: number;
   promptTokens: number;
+  cachedTokens: number;
   completionTokens: number;
   modelMs: number;
   toolMs: number;
@@ -129,6 +130,7 @@ export function newRollout(fields: PlannedRollout & Pick<RolloutState, "group" |
     stopReason: null,
     turns: 0,
     promptTokens: 0,
+    cachedTokens: 0,
     completionTokens: 0,
     modelMs: 0,
     toolMs: 0,
@@ -172,6 +174,7 @@ function update(state: RolloutState, event: RolloutEvent, at: number): void {
       state.stopReason = null;
       state.turns = 0;
       state.promptTokens = 0;
+      state.cachedTokens = 0;
       state.completionTokens = 0;
       state.modelMs = 0;
       state.toolMs = 0;
@@ -203,6 +206,7 @@ function update(state: RolloutState, event: RolloutEvent, at: number): void {
       state.stopReason = event.stopReason;
       state.turns += event.turns;
       state.promptTokens += event.promptTokens;
+      state.cachedTokens += event.cachedTokens ?? 0;
       state.completionTokens += event.completionTokens;
       state.modelMs += event.modelMs;
       state.toolMs += event.toolMs;

@@ -4,6 +4,7 @@ import { MwError } from "../core/errors.ts";
 import { HISTORY_RULES } from "../harness/agent/setup.ts";
 import type { RunId } from "../core/ids.ts";
 import { OUTCOMES } from "../core/outcome.ts";
+import { pricesSchema } from "./cost.ts";
 import { readRunDocument } from "../store/run-directory.ts";
 import type { NetworkOverride } from "../task/network.ts";
 
@@ -43,6 +44,8 @@ export const runConfigSchema = z.object({
       tokenizer: tokenizerSchema.default(null),
     })
     .nullable(),
+  /** What is paid for tokens and machines. Absent: nobody said. */
+  prices: pricesSchema.readonly().exactOptional(),
   /** Where the upstream's key is read from at start and resume; the key itself is nowhere. */
   apiKeyFile: z.string().nullable(),
   budgets: z.object({ turns: count, tokens: count.nullable(), commandMs: count, outputBytes: count }),

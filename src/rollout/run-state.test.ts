@@ -33,3 +33,25 @@ it("lets go of a trainer's groups that are over, and goes on as if they were the
   for (const name of ["b", "d"]) state.forget(name);
   expect([state.groups.length, state.rollouts.size]).toEqual([0, 0]);
 });
+
+it("expects as many rollouts as its inputs will have, once their number is known", () => {
+  const state = new RunState();
+  const apply = (event: Parameters<RunState["apply"]>[0]): void => state.apply(event, 1);
+  const plan = (inputs?: number): void => {
+    const rollouts = [1, 2].map((attempt) => ({ rollout: newId("ro", systemRuntime), attempt, seed: "s", harness: "bash" }));
+    apply({ type: "group_planned", group: newId("grp", systemRuntime), index: state.planned, source: "/t", task: { name: "t", family: "f", digest: null, directory: "/t" }, error: null, rollouts, ...(inputs === undefined ? {} : { inputs }) });
+  };
+  apply({ type: "run_created", run: newId("run", systemRuntime) });
+  expect(state.expected).toBeNull();
+  plan();
+  expect(state.expected).toBeNull();
+  plan(5);
+  expect(state.expected).toBe(10);
+  // What is no task has no rollouts.
+  apply({ type: "input_refused", source: "/x", error: { code: "not_found", message: "", fix: null } });
+  expect(state.expected).toBe(8);
+  plan();
+  plan();
+  apply({ type: "plan_completed", groups: 4 });
+  expect([state.expected, state.rollouts.size]).toEqual([8, 8]);
+});

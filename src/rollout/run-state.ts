@@ -28,6 +28,8 @@ export class RunState {
   status: "running" | "interrupted" | "finished" = "running";
   interruption: string | null = null;
   planCompleted = false;
+  /** How many inputs the plan has in all; null while that is not known. */
+  inputs: number | null = null;
   createdAt = 0;
   lastAt = 0;
   recorded = 0;
@@ -74,6 +76,14 @@ export class RunState {
     const rollout = this.rollouts.get(id);
     if (rollout === undefined) throw new MwError("corrupt", `the run's log speaks of rollout ${id}, which was never planned`);
     return rollout;
+  }
+
+  /** Rollouts that there will be, as far as that is known; null while it is not. */
+  get expected(): number | null {
+    if (this.planCompleted) return this.rollouts.size;
+    if (this.inputs === null) return null;
+    const attempts = this.groups.at(-1)?.rollouts.length ?? 0;
+    return this.rollouts.size + Math.max(0, this.inputs - this.sources.length) * attempts;
   }
 
   groupOf({ group }: RolloutState): readonly RolloutState[] {
@@ -145,6 +155,7 @@ export class RunState {
     const rollouts: RolloutState[] = [];
     const planned: GroupState = { group, index, source, task, error, rollouts, name: event.name ?? null, dataset: event.dataset ?? null };
     // What a trainer asks for is no input of a plan.
+    this.inputs ??= event.inputs ?? null;
     if (planned.name === null) this.sources.push(source);
     this.groups.push(planned);
     this.planned++;

@@ -181,6 +181,6 @@ describe("a summary", () => {
   });
 
   it("of nothing is empty", () => {
-    expect(summarise([])).toEqual({ overall: { rollouts: 0, scored: 0, reward: { mean: null, standardError: null, count: 0 }, passAtK: [], outcomes: [] }, families: [], tasks: [] });
+    expect(summarise([])).toEqual({ overall: { rollouts: 0, scored: 0, reward: { mean: null, standardError: null, count: 0 }, passAtK: [], outcomes: [], dollars: null }, families: [], tasks: [] });
   });
 });

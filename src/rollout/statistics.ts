@@ -16,6 +16,8 @@ export interface Sample {
   readonly outcome: string | null;
   /** Null unless scored. */
   readonly reward: number | null;
+  /** What it cost. Absent: nobody knows. */
+  readonly dollars?: number;
 }
 
 /** A 95 % interval around an estimate. */
@@ -49,6 +51,8 @@ export interface Statistics {
   readonly passAtK: readonly PassAtK[];
   /** How often each outcome occurred, most frequent first, ties by name; `(not done)` for rollouts without one. */
   readonly outcomes: readonly { readonly outcome: string; readonly count: number; readonly share: Interval }[];
+  /** What they cost together, whatever their outcome; null where nobody knows. */
+  readonly dollars: number | null;
 }
 
 export interface GroupStatistics extends Statistics {
@@ -58,7 +62,7 @@ export interface GroupStatistics extends Statistics {
 export interface StatisticsOptions {
   /** Default: 1, 2, 4, ... up to the most attempts of any task, and that number itself. */
   readonly ks?: readonly number[];
-  /** A rollout passes from this reward on. Default 1. */
+  /** Default `PASS_REWARD`. */
   readonly passReward?: number;
   readonly seed?: string;
   readonly resamples?: number;
@@ -69,6 +73,9 @@ export interface Summary {
   readonly families: readonly GroupStatistics[];
   readonly tasks: readonly (GroupStatistics & { readonly family: string })[];
 }
+
+/** A rollout passes from this reward on. */
+export const PASS_REWARD = 1;
 
 const Z95 = 1.959963984540054;
 /** Above this many tasks the normal approximation is as good as a bootstrap, and the bootstrap is slow. */
@@ -85,7 +92,7 @@ export function summarise(samples: readonly Sample[], options: StatisticsOptions
 }
 
 function statisticsOf(samples: readonly Sample[], options: StatisticsOptions = {}): Statistics {
-  const { passReward = 1, seed = "", resamples = 2_000 } = options;
+  const { passReward = PASS_REWARD, seed = "", resamples = 2_000 } = options;
   const tasks = [...groupBy(samples, (sample) => sample.task)].sort(byName).map(([, members]) => members.map((sample) => sample.reward).filter((reward) => reward !== null));
   const scored = tasks.filter((rewards) => rewards.length > 0);
   const [only] = scored;
@@ -97,6 +104,7 @@ function statisticsOf(samples: readonly Sample[], options: StatisticsOptions = {
     reward: meanOf(scored.length === 1 && only !== undefined ? only : scored.map((rewards) => sum(rewards) / rewards.length)),
     passAtK: ks.map((k) => estimatePassAtK(counts, k, `${seed}:pass@${k}`, resamples)).filter((entry) => entry !== null),
     outcomes: outcomeMix(samples),
+    dollars: samples.some(({ dollars }) => dollars !== undefined) ? sum(samples.map(({ dollars }) => dollars ?? 0)) : null,
   };
 }
 

@@ -215,6 +215,25 @@ describe("a run", () => {
     await close();
   });
 
+  it("says what it cost, which is what its tokens make at its prices, and nothing of money where none were given", async () => {
+    const rows = (await browser.get<{ readonly rollouts: readonly { readonly promptTokens: number; readonly completionTokens: number }[] }>(`/v1/runs/${runs.model}/rollouts`)).rollouts;
+    const dollars = rows.reduce((sum, { promptTokens, completionTokens }) => sum + (promptTokens * 100 + completionTokens * 400) / 1e6, 0).toFixed(2);
+    const { page, complaints, close } = await browser.screen(`/runs/${runs.model}`);
+    await page.locator(".kpi", { hasText: "Cost" }).getByText(`$${dollars}`, { exact: true }).waitFor();
+    await page.locator('section.card[aria-label="Cost"]').getByText(/prompts \$.* · sampled \$/).waitFor();
+    expect(await text(page, 'section.card[aria-label="Time by phase"] .barrow:has-text("$")')).toContain(`$${dollars}`);
+    for (const view of ["rollouts", "groups"]) {
+      await page.goto(browser.link(`/runs/${runs.model}/${view}`));
+      await page.locator("a.tr", { hasText: "$" }).first().waitFor();
+    }
+    await page.goto(browser.link(`/runs/${runs.oracle}`));
+    await page.getByText("Machine time").first().waitFor();
+    await page.locator('section.card[aria-label="By family"]').waitFor();
+    expect(await page.evaluate(() => document.querySelector("main")?.innerText)).not.toContain("$");
+    expect(complaints).toEqual([]);
+    await close();
+  });
+
   it("is led by keys: to a row, into it, back, and on", async () => {
     const { page, close } = await browser.screen(`/runs/${runs.model}/rollouts`);
     await page.locator("a.tr").first().waitFor();

@@ -19,7 +19,7 @@ describe("mw run with a model", () => {
     const task = writeTask(join(place, "task"), { name: "test/model", instruction });
     const engine = await startEngine([{ content: null, calls: [{ command: "mkdir -p /work; echo hello > /work/out; env" }] }, { content: "done" }]);
     try {
-      const args = ["run", task, "--harness", "bash", "--upstream", engine.url, "--model", "m", "-n", "2", "--temperature", "0.7", "--seed", "3", "--json", "--quiet"];
+      const args = ["run", task, "--harness", "bash", "--upstream", engine.url, "--model", "m", "-n", "2", "--temperature", "0.7", "--seed", "3", "--price", "input=100,cached=10,output=400", "--json", "--quiet"];
       const { code, stdout, stderr } = await mw(args, { env: { MW_HOME: home, MW_API_KEY: KEY } });
       expect({ code, stderr: stderr.replace(/^preparing.*\n/m, "") }).toEqual({ code: 0, stderr: "" });
       const { run, rollouts, outcomes } = JSON.parse(stdout) as { run: string; rollouts: { rollout: string; reward: number; stopReason: string }[]; outcomes: Record<string, number> };
@@ -39,7 +39,20 @@ describe("mw run with a model", () => {
         }
       }
       // Two calls of each rollout, and the run's own questions before it starts.
-      expect(engine.requests.filter(({ body }) => "tools" in body).length).toBe(4);
+      const asked = engine.requests.filter(({ body }) => "tools" in body);
+      expect(asked.length).toBe(4);
+      // What it costs is what the server counted, at the prices that were given.
+      const shown = JSON.parse((await mw(["show", run, "--json"], { env: { MW_HOME: home } })).stdout) as { cost: Record<string, number>; statistics: { overall: { dollars: number } }; harnesses: { dollars: number }[]; phases: { dollars: number }[] };
+      const sum = (values: readonly number[]): number => values.reduce((total, value) => total + value, 0);
+      const prompts = asked.map(({ promptIds }) => promptIds.length);
+      const cached = sum(prompts.map((tokens) => Math.floor(tokens / 16) * 16));
+      const sampled = sum(engine.samples.filter(({ promptIds }) => asked.some((request) => request.promptIds === promptIds || request.promptIds.join() === promptIds.join())).map(({ completionIds }) => completionIds.length));
+      expect(cached).toBeGreaterThan(0);
+      expect(shown.cost["input"]).toBeCloseTo(((sum(prompts) - cached) * 100) / 1e6, 9);
+      expect(shown.cost["cached"]).toBeCloseTo((cached * 10) / 1e6, 9);
+      expect(shown.cost["output"]).toBeCloseTo((sampled * 400) / 1e6, 9);
+      for (const dollars of [shown.statistics.overall.dollars, sum(shown.harnesses.map((one) => one.dollars)), sum(shown.phases.map((one) => one.dollars))]) expect(dollars).toBeCloseTo(shown.cost["total"] ?? -1, 9);
+      expect((await mw(["show", run], { env: { MW_HOME: home } })).stdout).toMatch(/^cost: \$[\d.]+ \(prompts \$[\d.]+, cached prompts \$[\d.]+, sampled \$[\d.]+\), \$[\d.]+ a rollout, \$[\d.]+ for each that passed$/m);
       expect(new Set(engine.requests.map(({ headers }) => headers["authorization"]))).toEqual(new Set([`Bearer ${KEY}`]));
       expect(filesWith(home, KEY)).toEqual([]);
       expect(stdout + stderr).not.toContain(KEY);

@@ -5,8 +5,9 @@ export function duration(ms: number | null): string {
   if (ms < 1000) return `${Math.round(ms)} ms`;
   const s = ms / 1000;
   if (s < 60) return `${s < 10 ? s.toFixed(1) : Math.round(s)} s`;
-  const m = Math.floor(s / 60);
-  if (m < 60) return `${m} m ${String(Math.round(s % 60)).padStart(2, "0")} s`;
+  const whole = Math.round(s);
+  const m = Math.floor(whole / 60);
+  if (m < 60) return `${m} m ${String(whole % 60).padStart(2, "0")} s`;
   const h = Math.floor(m / 60);
   return h < 48 ? `${h} h ${String(m % 60).padStart(2, "0")} m` : `${Math.floor(h / 24)} d ${h % 24} h`;
 }
@@ -15,6 +16,14 @@ export function count(value: number | null): string {
   if (value === null) return "–";
   if (Math.abs(value) < 100_000) return value.toLocaleString("en");
   return new Intl.NumberFormat("en", { notation: "compact", maximumFractionDigits: 1 }).format(value);
+}
+
+/** Two digits that say something, however small: $12.35, $0.0042. */
+export function dollars(value: number | null): string {
+  if (value === null) return "–";
+  if (value === 0) return "$0";
+  if (value >= 0.1) return `$${value.toLocaleString("en", { minimumFractionDigits: 2, maximumFractionDigits: 2 })}`;
+  return `$${Number(value.toPrecision(2)).toLocaleString("en", { maximumFractionDigits: 12 })}`;
 }
 
 export function bytes(value: number): string {

@@ -5,7 +5,7 @@ import { Link } from "wouter";
 import type { GroupRow, GroupsPage } from "../../../src/server/runs/contract/lists.ts";
 import type { GroupStatisticsView, RunReport, StatisticsView } from "../../../src/server/runs/contract/run.ts";
 import { getJson } from "../lib/api.ts";
-import { count, duration, interval, percent, reward, shortId } from "../lib/format.ts";
+import { count, dollars, duration, interval, percent, reward, shortId } from "../lib/format.ts";
 import { visible } from "../lib/hostile.ts";
 import { useParam, useTitle } from "../lib/hooks.ts";
 import { outcomeColour } from "../lib/outcomes.ts";
@@ -37,6 +37,7 @@ export function ComparePage(): ReactNode {
     ["Done", ({ report }) => `${count(report.counts.recorded)} / ${count(report.counts.rollouts)}`],
     ["Outcomes", ({ report }) => <Outcomes outcomes={report.outcomes} total={Math.max(1, report.counts.rollouts)} />],
     ["Mean reward, tasks alike", ({ of }) => <><b>{reward(of.overall.reward.mean)}</b>{of.overall.reward.standardError === null ? "" : ` ± ${(1.96 * of.overall.reward.standardError).toFixed(3)}`}</>],
+    ...(loaded.some(({ report }) => report.cost.dollars !== null) ? [["Cost · a rollout", ({ report }: (typeof loaded)[number]) => (report.cost.dollars === null ? <span className="faint">no prices</span> : <>{dollars(report.cost.dollars.total)} <span className="faint">· {dollars(report.cost.dollars.total / Math.max(1, report.counts.recorded))}</span></>)] as const] : []),
     ["Tokens sampled, a rollout", ({ report }) => count(Math.round(report.cost.completionTokens / Math.max(1, report.counts.recorded)))],
     ["Tokens in prompts, a rollout", ({ report }) => count(Math.round(report.cost.promptTokens / Math.max(1, report.counts.recorded)))],
     ["Turns, a rollout", ({ report }) => (report.cost.turns / Math.max(1, report.counts.recorded)).toFixed(1)],
@@ -154,7 +155,7 @@ function Sets({ title, sets, names, colours }: { readonly title: string; readonl
             const found = set.find(({ name }) => name === one);
             const { mean = null, standardError = null } = found?.reward ?? {};
             const half = standardError === null ? null : 1.96 * standardError;
-            return <BarRow key={names[index]} name={names[index] ?? ""} colour={colours[index] ?? ""} value={mean} interval={mean === null || half === null ? null : { low: mean - half, high: mean + half }} note={found === undefined ? <span className="faint">none</span> : <><b>{reward(mean)}</b> <span className="faint">{found.scored} scored</span></>} />;
+            return found === undefined ? null : <BarRow key={names[index]} name={names[index] ?? ""} colour={colours[index] ?? ""} value={mean} interval={mean === null || half === null ? null : { low: mean - half, high: mean + half }} note={<><b>{reward(mean)}</b> <span className="faint">{found.scored} scored</span></>} />;
           })}
         </div>
       ))}

@@ -2,7 +2,7 @@
 import { lazy, Suspense, useMemo, type ReactNode } from "react";
 import { Link, useLocation } from "wouter";
 import type { RolloutReport } from "../../../src/server/runs/contract/rollout.ts";
-import { count, duration, moment, shortId } from "../lib/format.ts";
+import { count, dollars, duration, moment, shortId } from "../lib/format.ts";
 import { visible } from "../lib/hostile.ts";
 import { useData, useKeys, useParam, useRolloutStream, useTitle } from "../lib/hooks.ts";
 import { Copy, Crumbs, Failed, OutcomePill, Reward, Skeleton, Tabs } from "../parts/basics.tsx";
@@ -55,6 +55,7 @@ export function RolloutPage({ rollout, view }: { readonly rollout: string; reado
             {row.stopReason !== null && <span>stopped: <b>{row.stopReason.replaceAll("_", " ")}</b></span>}
             <span>{row.turns} turns</span>
             <span>{count(row.completionTokens)} tokens sampled</span>
+            {row.dollars !== null && <span>{dollars(row.dollars)}</span>}
             {row.seconds > 0 && <span>{duration(row.seconds * 1000)}</span>}
             <span>{moment(row.admittedAt)}</span>
             {row.tries > 1 && <span className="warntext">try {row.tries}</span>}

@@ -5,7 +5,7 @@ import { useQueryClient } from "@tanstack/react-query";
 import type { RolloutRow } from "../../../src/server/runs/contract/lists.ts";
 import type { RunReport } from "../../../src/server/runs/contract/run.ts";
 import type { RunUpdate } from "../../../src/server/runs/contract/updates.ts";
-import { count, duration, interval, moment, percent, reward, shortId } from "../lib/format.ts";
+import { count, dollars, duration, interval, moment, percent, reward, shortId } from "../lib/format.ts";
 import { visible } from "../lib/hostile.ts";
 import { useData, useKeys, useNow, useRunStream, useTitle } from "../lib/hooks.ts";
 import { outcomeColour } from "../lib/outcomes.ts";
@@ -16,7 +16,7 @@ import { RunConfig } from "../run/config.tsx";
 import { RunFailures } from "../run/failures.tsx";
 import { RunGroups } from "../run/groups.tsx";
 import { RunNotes } from "../run/notes.tsx";
-import { RunOverview } from "../run/overview.tsx";
+import { paceAt, RunOverview } from "../run/overview.tsx";
 import { RunRollouts } from "../run/rollouts.tsx";
 import { RunSearch } from "../run/search.tsx";
 
@@ -43,7 +43,7 @@ export function RunPage({ run, view }: { readonly run: string; readonly view: st
           <div className="sub">
             {report.config !== null && <span>{visible(report.config.harnesses.join(", ")).text}{report.config.model !== null && <> · <b>{visible(report.config.model).text}</b></>}</span>}
             <span>started {moment(report.createdAt)}</span>
-            <span>{report.counts.groups.toLocaleString("en")} tasks × {report.config?.attempts ?? "?"}</span>
+            <span>{report.counts.groups.toLocaleString("en")} {report.counts.groups === 1 ? "task" : "tasks"} × {report.config?.attempts ?? "?"}{report.expected !== report.counts.rollouts && " so far"}</span>
           </div>
         </div>
         <div className="buttons">
@@ -71,7 +71,7 @@ export function RunPage({ run, view }: { readonly run: string; readonly view: st
       />
       {view === "overview" ? <RunOverview report={report} />
         : view === "rollouts" ? <RunRollouts run={id} overlay={overlay} total={update?.rollouts ?? report.counts.rollouts} report={report} />
-        : view === "groups" ? <RunGroups run={id} seq={report.status === "running" ? report.counts.recorded : report.seq} />
+        : view === "groups" ? <RunGroups run={id} seq={report.status === "running" ? report.counts.recorded : report.seq} priced={report.config?.prices != null} />
         : view === "active" ? <RunActive report={report} />
         : view === "failures" ? <RunFailures report={report} />
         : view === "search" ? <RunSearch run={id} />
@@ -104,10 +104,10 @@ function Figures({ report, update }: { readonly report: RunReport; readonly upda
   const now = useNow();
   const { counts, cost, passed } = report;
   const recorded = update?.recorded ?? counts.recorded;
-  const rollouts = Math.max(1, update?.rollouts ?? counts.rollouts);
+  const planned = update?.rollouts ?? counts.rollouts;
+  const rollouts = Math.max(1, planned, report.expected ?? 0);
   const mean = update === null ? report.mean : update.mean;
-  const recent = report.series.filter(({ perMinute }) => perMinute > 0).slice(-12);
-  const pace = recent.length === 0 ? null : recent.reduce((sum, { perMinute }) => sum + perMinute, 0) / recent.length;
+  const pace = counts.recorded === 0 ? null : paceAt(report.series, report.series.length - 1);
   const ends = report.estimatedEndAt;
   const took = report.createdAt === null || report.lastAt === null ? null : Date.parse(report.lastAt) - Date.parse(report.createdAt);
   return (
@@ -115,12 +115,14 @@ function Figures({ report, update }: { readonly report: RunReport; readonly upda
       <div className="kpis">
         <Kpi label="Mean reward" value={reward(mean)} note={`${count(update?.scored ?? counts.scored)} scored`} />
         <Kpi label="Passed" value={passed === null ? "–" : percent(passed.estimate)} note={passed === null ? "" : `95 %: ${interval(passed)}`} />
-        <Kpi label="Done" value={<>{count(recorded)} <small>/ {count(update?.rollouts ?? counts.rollouts)}</small></>} note={`${count(update?.running ?? counts.running)} running, ${count(Math.max(0, rollouts - recorded - (update?.running ?? counts.running)))} waiting`} />
+        <Kpi label="Done" value={<>{count(recorded)} <small>/ {report.expected === null ? `${count(planned)}+` : count(Math.max(planned, report.expected))}</small></>} note={`${count(update?.running ?? counts.running)} running, ${count(Math.max(0, rollouts - recorded - (update?.running ?? counts.running)))} to go`} />
         {report.status === "running"
           ? <Kpi label="Estimated end in" value={ends === null ? "–" : ends - now < 2_000 ? "moments" : duration(ends - now)} note={pace === null ? "" : `${pace < 10 ? pace.toFixed(1) : Math.round(pace)} a minute`} />
           : <Kpi label="Took" value={duration(took)} note={`half within ${duration(report.medianMs)}`} />}
         <Kpi label="Tokens sampled" value={count(cost.completionTokens)} note={`${count(cost.promptTokens)} in prompts`} />
-        <Kpi label="Machine time" value={duration(cost.machineMs)} note={cost.cpuMs === null ? "" : `${duration(cost.cpuMs)} of CPU`} />
+        {cost.dollars === null
+          ? <Kpi label="Machine time" value={duration(cost.machineMs)} note={cost.cpuMs === null ? "" : `${duration(cost.cpuMs)} of CPU`} />
+          : <Kpi label="Cost" value={dollars(cost.dollars.total)} note={`${dollars(cost.dollars.total / Math.max(1, counts.recorded))} a rollout`} />}
       </div>
       <div className="meter" role="img" aria-label={Object.entries(report.outcomes).map(([name, number]) => `${name}: ${number}`).join(", ") || "nothing has ended"}>
         {Object.entries(report.outcomes).sort(([, a], [, b]) => b - a).map(([name, number]) => <span key={name} title={`${name} ${number}`} style={{ width: `${(100 * number) / rollouts}%`, background: outcomeColour(name) }} />)}

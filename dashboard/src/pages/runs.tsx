@@ -4,7 +4,7 @@ import { useLocation } from "wouter";
 import { keepPreviousData, useQuery } from "@tanstack/react-query";
 import type { RunRow, RunsPage as RunsDocument } from "../../../src/server/runs/contract/run.ts";
 import { getJson, query, type ApiError } from "../lib/api.ts";
-import { ago, count, moment, percent } from "../lib/format.ts";
+import { ago, count, moment, percent, shortId } from "../lib/format.ts";
 import { visible } from "../lib/hostile.ts";
 import { useKeys, useNow, useParam, useSettled, useTitle } from "../lib/hooks.ts";
 import { outcomeColour } from "../lib/outcomes.ts";
@@ -64,7 +64,7 @@ export function RunsPage(): ReactNode {
               <thead>
                 <tr>
                   <th><span className="faint" title="Pick runs to compare them">⇄</span></th>
-                  <th>Run</th><th>Status</th><th>Tasks</th><th>Agent and model</th><th className="num">Done</th><th className="num">Reward</th><th>Passed (95 %)</th><th>Outcomes</th><th className="num">Started</th>
+                  <th>Run</th><th>Status</th><th className="num">Reward</th><th>Passed (95 %)</th><th className="num">Done</th><th>Outcomes</th><th>Tasks</th><th>Agent and model</th><th className="num">Started</th>
                 </tr>
               </thead>
               <tbody>
@@ -101,14 +101,14 @@ function Row({ run, now, picked, cursor, onPick, onOpen }: { readonly run: RunRo
   return (
     <tr className="open" style={cursor ? { background: "var(--accent-bg)" } : undefined} onClick={(event) => { if (!(event.target as HTMLElement).closest("a, input")) onOpen(); }}>
       <td><input type="checkbox" aria-label={`Compare ${run.run}`} checked={picked} onChange={onPick} /></td>
-      <td className="mono"><a className="link" href={`/ui/runs/${run.run}`} onClick={(event) => { if (!event.metaKey && !event.ctrlKey) { event.preventDefault(); onOpen(); } }}>{run.run}</a></td>
+      <td className="mono tight"><a className="link" href={`/ui/runs/${run.run}`} onClick={(event) => { if (!event.metaKey && !event.ctrlKey) { event.preventDefault(); onOpen(); } }}><span className="wide">{run.run}</span><span className="narrow">{shortId(run.run)}</span></a></td>
       <td><StatusPill status={run.status} /></td>
-      <td className="cut" style={{ maxWidth: 120 }}>{reading ? "" : <span title={visible(run.inputs.join("\n")).text}>{run.tasks} <span className="faint">{visible(run.inputs.map((input) => input.split("/").at(-1)).join(", ").slice(0, 40)).text}</span></span>}</td>
-      <td className="cut" title={visible(`${run.harnesses.join(", ")} ${run.model ?? ""}`).text}>{run.harnesses.slice(0, 3).map((name) => <span key={name} className="chip" style={{ marginRight: 4 }}>{visible(name).text}</span>)}{run.harnesses.length > 3 && <span className="faint">+{run.harnesses.length - 3} </span>}<span className="muted">{visible(run.model ?? "").text}</span></td>
-      <td className="num">{reading ? "" : `${count(run.recorded)} / ${count(run.rollouts)}`}</td>
       <td className="num"><Reward value={run.mean} /></td>
       <td className="tight">{run.passed === null ? "" : <>{percent(run.passed.estimate)} <span className="faint">{Math.round(100 * run.passed.low)}–{Math.round(100 * run.passed.high)}</span></>}</td>
+      <td className="num">{reading ? "" : `${count(run.recorded)} / ${count(run.rollouts)}`}</td>
       <td>{run.error === null ? <Outcomes outcomes={run.outcomes} total={Math.max(run.rollouts, 1)} /> : <span className="badtext">{visible(run.error.slice(0, 90)).text}</span>}</td>
+      <td className="cut" style={{ maxWidth: 112 }}>{reading ? "" : <span title={visible(run.inputs.join("\n")).text}>{run.tasks} <span className="faint">{visible(run.inputs.map((input) => input.split("/").at(-1)).join(", ").slice(0, 40)).text}</span></span>}</td>
+      <td className="cut" title={visible(`${run.harnesses.join(", ")} ${run.model ?? ""}`).text}>{run.harnesses.slice(0, 3).map((name) => <span key={name} className="chip" style={{ marginRight: 4 }}>{visible(name).text}</span>)}{run.harnesses.length > 3 && <span className="faint">+{run.harnesses.length - 3} </span>}<span className="muted">{visible(run.model ?? "").text}</span></td>
       <td className="num muted" title={moment(run.createdAt)}>{ago(run.createdAt, now)}</td>
     </tr>
   );

@@ -37,7 +37,7 @@ export function TasksPage(): ReactNode {
                 {data.tasks.map((task) => (
                   <tr key={task.directory} className="open" onClick={() => navigate(`/task${query({ directory: task.directory })}`)}>
                     <td><Link className="link" href={`/task${query({ directory: task.directory })}`}>{visible(task.name).text}</Link>{task.digests.length > 1 && <span className="faint"> {task.digests.length} versions</span>}</td>
-                    <td>{task.pass === null ? "" : <>{percent(task.pass.estimate)} <span className="faint">{interval(task.pass)}</span></>}</td>
+                    <td className="tight">{task.pass === null ? "" : <>{percent(task.pass.estimate)} <span className="faint">{interval(task.pass)}</span></>}</td>
                     <td><Difficulty versions={task.versions} /></td>
                     <td className="num"><Reward value={task.mean} /></td>
                     <td className="muted">{visible(task.family).text}</td>

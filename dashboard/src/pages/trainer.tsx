@@ -82,11 +82,11 @@ function One({ status, now }: { readonly status: DeliveryStatus; readonly now: n
         <SaveShown name={status.name} documents={{ status, terminal: records ?? [] }} />
       </div>
       {status.reason !== null && <div className="banner bad" role="alert">{visible(status.reason).text}</div>}
-      {status.waiting_for !== null && <div className="banner">No further group begins now: it waits for {status.waiting_for}.</div>}
+      {status.state === "running" && <div className="banner plain"><b>What it waits for</b> {bottleneck(status)}</div>}
       <div className="kpis">
         <Kpi label="Consumed" value={count(groups.consumed)} note={over === 0 ? "" : `${percent(groups.consumed / over)} of what is over`} />
         <Kpi label="Ready" value={groups.ready} note={`${bytes(status.ready_bytes)}${status.oldest_ready_at === null ? "" : `, oldest ${ago(status.oldest_ready_at, now)}`}`} />
-        <Kpi label="Leased" value={groups.leased} note="not yet acknowledged" />
+        <Kpi label="Leased" value={groups.leased} note="at the trainer" />
         <Kpi label="Credits" value={count(status.credits.groups)} note={`groups, ${bytes(Math.max(0, status.credits.bytes))}`} tone={status.credits.groups <= 0 ? "bad" : ""} />
         <Kpi label="Rollouts" value={count(status.rollouts.running)} note={`running, ${count(status.rollouts.ended)} ended`} />
         <Kpi label="Last progress" value={ago(status.last_progress_at, now)} note={status.stragglers.count === 0 ? "" : `${status.stragglers.count} stragglers cut, longest ${duration(status.stragglers.longest_ms)}`} />
@@ -109,6 +109,21 @@ function One({ status, now }: { readonly status: DeliveryStatus; readonly now: n
       </div>
     </>
   );
+}
+
+const HELD: Readonly<Record<NonNullable<DeliveryStatus["waiting_for"]>, string>> = {
+  policy: "No further group begins: no version of the policy is there, or one is on its way to the servers.",
+  staleness: "No further group begins: it would be too old by its turn. The trainer has to consume, or to publish a newer version.",
+  bytes: "No further group begins: what is ready fills its share of memory. The trainer is the slow part.",
+  concurrency: "No further group begins: as many rollouts run as may. The rollouts are the slow part.",
+};
+
+/** Which side waits for which, from where the groups are. */
+function bottleneck({ waiting_for: held, groups: { waiting, running, ready, leased } }: DeliveryStatus): string {
+  if (held !== null) return HELD[held];
+  if (ready > 0) return `${ready} ready ${ready === 1 ? "group waits" : "groups wait"} for the trainer: it is the slow part.`;
+  if (running + waiting > 0) return "The trainer waits for rollouts: nothing is ready.";
+  return leased > 0 ? "Nothing is ready, runs or waits: the trainer works on what it has leased, and has asked for nothing after it." : "Nothing is ready, runs or waits: the trainer has to ask for groups.";
 }
 
 function Histogram({ title, counts, unit, empty }: { readonly title: string; readonly counts: Readonly<Record<string, number>>; readonly unit: string; readonly empty: string }): ReactNode {

@@ -1,5 +1,5 @@
 /** Small parts of every page. */
-import { useState, type ReactNode } from "react";
+import { useEffect, useRef, useState, type ReactNode } from "react";
 import { Link } from "wouter";
 import type { IntervalView, RunStatus } from "../../../src/server/runs/contract/common.ts";
 import { ApiError, saveShown, setKey } from "../lib/api.ts";
@@ -178,8 +178,14 @@ function AskKey(): ReactNode {
 }
 
 export function Tabs({ tabs, current, href }: { readonly tabs: readonly (readonly [id: string, name: string, count?: number | null])[]; readonly current: string; readonly href: (id: string) => string }): ReactNode {
+  const row = useRef<HTMLElement>(null);
+  // On a narrow screen not all of them have room.
+  useEffect(() => {
+    const { offsetLeft = 0 } = row.current?.querySelector<HTMLElement>("[aria-current]") ?? {};
+    row.current?.scrollTo({ left: offsetLeft - row.current.offsetLeft - 60 });
+  }, [current]);
   return (
-    <nav className="tabs" aria-label="Views">
+    <nav className="tabs" aria-label="Views" ref={row}>
       {tabs.map(([id, name, number]) => (
         <Link key={id} href={href(id)} aria-current={id === current ? "page" : undefined} replace>
           {name}

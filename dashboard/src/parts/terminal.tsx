@@ -18,6 +18,7 @@ export function openTerminal(place: HTMLElement, options: { readonly interactive
     convertEol: !options.interactive,
     disableStdin: !options.interactive,
     cursorBlink: options.interactive,
+    cursorInactiveStyle: options.interactive ? "outline" : "none",
     fontFamily: 'ui-monospace, "SF Mono", "JetBrains Mono", Menlo, Consolas, "DejaVu Sans Mono", monospace',
     fontSize: 13,
     scrollback: 20_000,

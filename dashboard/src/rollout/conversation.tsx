@@ -2,7 +2,7 @@
 import { useVirtualizer } from "@tanstack/react-virtual";
 import { useEffect, useRef, useState, type ReactNode, type RefObject } from "react";
 import type { Conversation, MessageView, Position, RolloutReport } from "../../../src/server/runs/contract/rollout.ts";
-import type { TraceView } from "../../../src/server/runs/contract/calls.ts";
+import type { TraceNodeView, TraceView } from "../../../src/server/runs/contract/calls.ts";
 import { getJson, query } from "../lib/api.ts";
 import { clock } from "../lib/format.ts";
 import { useData, useKeys, useParam, useSettled } from "../lib/hooks.ts";
@@ -57,7 +57,7 @@ export function ConversationView({ rollout, version, at, instruction, live, onCa
   if (total === 0) {
     if (answers.length > 0) return <section className="card" aria-label="Conversation">{instruction !== null && <div className="message"><div className="who">task</div><div className="parts"><Out text={instruction.text} className="prose" /></div></div>}{answers}</section>;
     return instruction === null ? <Empty title="Nothing was said yet" /> : (
-      <section className="card"><div className="message"><div className="who">task</div><div className="parts"><Out text={instruction.text} className="prose" /></div></div><Empty title="No conversation"><p>This harness calls no model; what it did stands under Commands.</p></Empty></section>
+      <section className="card"><div className="message"><div className="who">task</div><div className="parts"><Out text={instruction.text} className="prose" /></div></div><Empty title="No conversation"><p>No model was called. What was done stands under Commands, how it went under Events.</p></Empty></section>
     );
   }
   return (
@@ -80,7 +80,7 @@ export function ConversationView({ rollout, version, at, instruction, live, onCa
             const message = pages.at(index);
             return (
               <div key={key} ref={virtual.measureElement} data-index={index} style={{ position: "absolute", top: 0, left: 0, right: 0, transform: `translateY(${start}px)` }}>
-                {message === undefined ? <div className="message"><Skeleton lines={2} /></div> : <Message rollout={rollout} thread={thread} message={message} current={index === cursor} find={find} onCall={onCall} />}
+                {message === undefined ? <div className="message"><Skeleton lines={2} /></div> : <Message rollout={rollout} thread={thread} message={message} current={index === cursor} find={find} begun={message.role === "assistant" ? begunBy(trace, message.call) : []} onThread={setThread} onCall={onCall} />}
               </div>
             );
           })}
@@ -121,7 +121,7 @@ function useIndexAt(rollout: string, version: string, thread: string, at: number
 
 const WHO: Readonly<Record<string, string>> = { system: "system", user: "user", assistant: "agent", tool: "tool" };
 
-function Message({ rollout, thread, message: cut, current, find, onCall }: { readonly rollout: string; readonly thread: string; readonly message: MessageView; readonly current: boolean; readonly find: string; readonly onCall: (call: number) => void }): ReactNode {
+function Message({ rollout, thread, message: cut, current, find, begun, onThread, onCall }: { readonly rollout: string; readonly thread: string; readonly message: MessageView; readonly current: boolean; readonly find: string; readonly begun: readonly TraceNodeView[]; readonly onThread: (thread: string) => void; readonly onCall: (call: number) => void }): ReactNode {
   const [whole, setWhole] = useState<MessageView | null>(null);
   const message = whole ?? cut;
   const isCut = message.characters > message.text.length || message.toolCalls.some((call) => call.characters > call.arguments.length);
@@ -142,10 +142,16 @@ function Message({ rollout, thread, message: cut, current, find, onCall }: { rea
             <ToolArguments text={call.arguments} />
           </div>
         ))}
+        {begun.map(({ thread: of, kind }) => <button key={of} type="button" className="button small" style={{ alignSelf: "flex-start" }} onClick={() => onThread(String(of))}>began thread {of} ({kind})</button>)}
         {isCut && whole === null && <button type="button" className="button small" style={{ alignSelf: "flex-start" }} onClick={() => void getJson<MessageView>(`/v1/rollouts/${rollout}/conversation/${message.index}${query({ thread })}`).then(setWhole)}>Show all of it ({message.characters.toLocaleString("en")} characters)</button>}
       </div>
     </article>
   );
+}
+
+/** The first calls of the conversations that a call's tools have begun. */
+function begunBy(trace: TraceView | undefined, call: number | null): readonly TraceNodeView[] {
+  return trace?.nodes.filter(({ spawnedBy, relation }) => call !== null && spawnedBy === call && relation === "root") ?? [];
 }
 
 /** Arguments are mostly JSON with one long text in it: that text is shown as it is. */

@@ -43,8 +43,11 @@ export function Tokens({ rollout, version, onCall }: { readonly rollout: string;
   );
 }
 
+/** Where the name of a cause alone does not say it. */
+const CAUSES: Readonly<Record<string, string>> = { kind: "of side calls and probes", incomplete: "of calls that broke off", no_tokens: "without ids", no_logprobs: "without log probabilities" };
+
 function Ledger({ data: { ledger, samples } }: { readonly data: SamplesView }): ReactNode {
-  const parts = (counts: Readonly<Record<string, number>>): string => Object.entries(counts).filter(([, number]) => number > 0).map(([name, number]) => `${number.toLocaleString("en")} ${name.replaceAll("_", " ")}`).join(", ");
+  const parts = (counts: Readonly<Record<string, number>>): string => Object.entries(counts).filter(([, number]) => number > 0).map(([name, number]) => `${number.toLocaleString("en")} ${CAUSES[name] ?? name.replaceAll("_", " ")}`).join(", ");
   const dropped = Object.values(ledger.dropped).reduce((sum, number) => sum + number, 0);
   const masked = Object.values(ledger.masked).reduce((sum, number) => sum + number, 0);
   return (

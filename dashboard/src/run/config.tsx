@@ -2,6 +2,7 @@
 import type { ReactNode } from "react";
 import type { RunReport } from "../../../src/server/runs/contract/run.ts";
 import { visible } from "../lib/hostile.ts";
+import { dollars } from "../lib/format.ts";
 import { Card, Copy, Empty } from "../parts/basics.tsx";
 
 export function RunConfig({ report }: { readonly report: RunReport }): ReactNode {
@@ -13,6 +14,7 @@ export function RunConfig({ report }: { readonly report: RunReport }): ReactNode
     ["Model", visible(config.model ?? "none").text],
     ["Upstream", visible(config.upstream ?? "none").text],
     ["Tokenizer", config.tokenizer ? "prompts are rendered here" : "the model server's"],
+    ["Prices", config.prices === null ? "none given (mw run --price)" : `${dollars(config.prices.input)} a million tokens in prompts, ${dollars(config.prices.cached)} cached, ${dollars(config.prices.output)} sampled; ${dollars(config.prices.machine)} an hour of a machine`],
     ["Attempts at each task", config.attempts],
     ["At once", config.concurrency],
     ["Seed", <code key="seed">{visible(config.seed).text}</code>],

@@ -2,24 +2,25 @@
 import type { ReactNode } from "react";
 import type { GroupRow, GroupsPage } from "../../../src/server/runs/contract/lists.ts";
 import { query } from "../lib/api.ts";
-import { reward } from "../lib/format.ts";
+import { dollars, reward } from "../lib/format.ts";
 import { useParam, useParams, useSettled } from "../lib/hooks.ts";
 import { visible } from "../lib/hostile.ts";
 import { toneOf } from "../lib/outcomes.ts";
 import { Empty, Reward } from "../parts/basics.tsx";
 import { Grid, type Column } from "../parts/grid.tsx";
 
-const COLUMNS = (run: string): readonly Column<GroupRow>[] => [
+const COLUMNS = (run: string, priced: boolean): readonly Column<GroupRow>[] => [
   { id: "task", title: "Task", width: "minmax(200px, 2fr)", sort: "task", cell: ({ task }) => visible(task).text },
   { id: "family", title: "Family", width: "minmax(80px, 1fr)", cell: ({ family }) => <span className="muted">{visible(family).text}</span> },
   { id: "attempts", title: "Attempts", width: "minmax(150px, 2fr)", cell: (group) => <Attempts group={group} key={run} /> },
   { id: "passed", title: "Passed", width: "76px", right: true, cell: ({ passed, scored }) => `${passed} / ${scored}` },
   { id: "mean", title: "Mean", width: "66px", sort: "mean", right: true, cell: ({ mean }) => <Reward value={mean} /> },
   { id: "deviation", title: "Spread", width: "72px", sort: "deviation", right: true, cell: ({ deviation }) => (deviation === null ? "" : deviation === 0 ? <span className="warntext" title="All rewards are alike: no gradient">0</span> : reward(deviation)) },
+  ...(priced ? [{ id: "cost", title: "Cost", width: "66px", right: true, cell: (group: GroupRow) => dollars(group.dollars) }] : []),
   { id: "done", title: "Done", width: "70px", right: true, cell: ({ recorded, rollouts }) => `${recorded} / ${rollouts}` },
 ];
 
-export function RunGroups({ run, seq }: { readonly run: string; readonly seq: number }): ReactNode {
+export function RunGroups({ run, seq, priced }: { readonly run: string; readonly seq: number; readonly priced: boolean }): ReactNode {
   const [q, setQ] = useParam("q");
   const [, setSort] = useParam("sort", "plan");
   const [, setOrder] = useParam("order", "asc");
@@ -41,7 +42,7 @@ export function RunGroups({ run, seq }: { readonly run: string; readonly seq: nu
         totalOf={(page) => page.total}
         keyOf={({ group }) => group}
         hrefOf={({ group }) => `/runs/${run}/groups/${group}`}
-        columns={COLUMNS(run)}
+        columns={COLUMNS(run, priced)}
         sort={sort}
         order={order}
         onSort={(by, way) => {

@@ -1,8 +1,8 @@
 /** What a run came to: over time, by family, harness and number of attempts, what it cost, where the time went. */
-import type { ReactNode } from "react";
+import type { CSSProperties, ReactNode } from "react";
 import { Link } from "wouter";
 import type { GroupStatisticsView, RunReport, StatisticsView } from "../../../src/server/runs/contract/run.ts";
-import { count, duration, interval, percent, reward } from "../lib/format.ts";
+import { count, dollars, duration, interval, percent, reward } from "../lib/format.ts";
 import { query } from "../lib/api.ts";
 import { useData } from "../lib/hooks.ts";
 import { outcomeColour } from "../lib/outcomes.ts";
@@ -22,7 +22,7 @@ export function RunOverview({ report }: { readonly report: RunReport }): ReactNo
             <Chart label="Reward over time" times={times} yMax={Math.max(1, ...report.series.map(({ mean }) => mean ?? 0))} lines={[{ label: "mean of what ended", colour: "--accent", values: report.series.map(({ mean }) => mean), fill: true, format: reward }, { label: "mean of the last tenth", colour: "--good", values: rolling(report.series), format: reward }]} />
           </Card>
           <Card title="Throughput">
-            <Chart label="Throughput" times={times} lines={[{ label: "ended a minute", colour: "--model", values: report.series.map(({ perMinute }) => perMinute), fill: true, format: (value) => value.toFixed(1) }, { label: "under way (right)", colour: "--tool", values: report.series.map(({ running }) => running), scale: "y2", format: (value) => String(value) }]} />
+            <Chart label="Throughput" times={times} lines={[{ label: "ended a minute", colour: "--model", values: report.series.map((_, index) => paceAt(report.series, index)), fill: true, format: (value) => value.toFixed(1) }, { label: "under way (right)", colour: "--tool", values: report.series.map(({ running }) => running), scale: "y2", format: (value) => String(value) }]} />
           </Card>
         </div>
       )}
@@ -40,6 +40,12 @@ export function RunOverview({ report }: { readonly report: RunReport }): ReactNo
       </div>
     </>
   );
+}
+
+/** Rollouts a minute over the stretch of a tenth of the run that ends at a point: ends come in clumps. */
+export function paceAt(series: RunReport["series"], index: number): number {
+  const window = series.slice(Math.max(0, index + 1 - Math.max(1, Math.round(series.length / 10))), index + 1);
+  return window.reduce((sum, { perMinute }) => sum + perMinute, 0) / Math.max(1, window.length);
 }
 
 /** The mean over the scored rollouts of the points in a window that moves along. */
@@ -75,10 +81,10 @@ function PassAtK({ statistics }: { readonly statistics: StatisticsView["overall"
 
 function Groups({ title, groups, href }: { readonly title: string; readonly groups: readonly GroupStatisticsView[]; readonly href: (name: string) => string }): ReactNode {
   return (
-    <Card title={title} actions={<span className="faint" style={{ fontSize: 12 }}>mean reward, passed</span>}>
-      {groups.slice(0, 24).map(({ name, reward: { mean, standardError }, passAtK: [first], scored }) => {
+    <Card title={title} actions={<span className="faint" style={{ fontSize: 12 }}>mean reward, passed{groups.some((group) => group.dollars !== null) && ", cost"}</span>}>
+      {groups.slice(0, 24).map(({ name, reward: { mean, standardError }, passAtK: [first], scored, dollars: cost }) => {
         const half = standardError === null ? null : 1.96 * standardError;
-        return <BarRow key={name} name={name} href={href(name)} value={mean} interval={mean === null || half === null ? null : { low: mean - half, high: mean + half }} note={<><b>{reward(mean)}</b> <span className="faint" title={`${scored} scored`}>{first === undefined ? "" : percent(first.estimate)}</span></>} />;
+        return <BarRow key={name} name={name} href={href(name)} value={mean} interval={mean === null || half === null ? null : { low: mean - half, high: mean + half }} note={<><b>{reward(mean)}</b> <span className="faint" title={`${scored} scored`}>{first === undefined ? "" : percent(first.estimate)}{cost !== null && ` ${dollars(cost)}`}</span></>} />;
       })}
       {groups.length > 24 && <p className="faint">… and {groups.length - 24} more</p>}
     </Card>
@@ -108,16 +114,21 @@ export function Gradient({ report }: { readonly report: RunReport }): ReactNode 
   );
 }
 
+/** Of bars that have a price beside their figures. */
+const WIDE_NOTES = { "--note": "214px" } as CSSProperties;
+
 const PHASE_COLOURS: Readonly<Record<string, string>> = { running: "var(--accent)", collected: "var(--verify)", admitted: "var(--wait)" };
 
 function Phases({ report }: { readonly report: RunReport }): ReactNode {
   const total = report.phases.reduce((sum, { totalMs }) => sum + totalMs, 0);
   if (total === 0) return null;
   return (
-    <Card title="Time by phase" actions={<span className="faint" style={{ fontSize: 12 }}>share, median, longest</span>}>
-      {report.phases.map(({ phase, label, totalMs, medianMs, maximumMs }) => (
-        <BarRow key={phase} name={label} value={totalMs / total} colour={PHASE_COLOURS[phase] ?? "var(--tool)"} note={<span title={`longest ${duration(maximumMs)}`}><b>{duration(medianMs)}</b> <span className="faint">{duration(maximumMs)}</span></span>} />
-      ))}
+    <Card title="Time by phase" actions={<span className="faint" style={{ fontSize: 12 }}>share, median, longest{report.cost.dollars !== null && ", cost"}</span>}>
+      <div style={report.cost.dollars === null ? undefined : WIDE_NOTES}>
+        {report.phases.map(({ phase, label, totalMs, medianMs, maximumMs, dollars: cost }) => (
+          <BarRow key={phase} name={label} value={totalMs / total} colour={PHASE_COLOURS[phase] ?? "var(--tool)"} note={<span title={`longest ${duration(maximumMs)}`}><b>{duration(medianMs)}</b> <span className="faint">{duration(maximumMs)}{cost !== null && cost > 0 && ` ${dollars(cost)}`}</span></span>} />
+        ))}
+      </div>
     </Card>
   );
 }
@@ -129,9 +140,10 @@ function Cost({ report }: { readonly report: RunReport }): ReactNode {
   const share = (ms: number): string => `${(100 * ms) / Math.max(1, agent)}%`;
   const parts = [["model", cost.modelMs, "var(--model)"], ["tools", cost.toolMs, "var(--tool)"], ["neither", cost.waitMs, "var(--wait)"]] as const;
   return (
-    <Card title="Cost">
+    <Card title="Cost" actions={<span className="faint" style={{ fontSize: 12 }}>of what has ended</span>}>
       <dl className="facts">
-        <dt>Tokens in prompts</dt><dd>{count(cost.promptTokens)} <span className="faint">· {count(Math.round(cost.promptTokens / each))} a rollout</span></dd>
+        {cost.dollars !== null && <Money cost={cost.dollars} report={report} />}
+        <dt>Tokens in prompts</dt><dd>{count(cost.promptTokens)} <span className="faint">· {count(Math.round(cost.promptTokens / each))} a rollout{cost.cachedTokens > 0 && ` · ${percent(cost.cachedTokens / cost.promptTokens)} cached`}</span></dd>
         <dt>Tokens sampled</dt><dd>{count(cost.completionTokens)} <span className="faint">· {count(Math.round(cost.completionTokens / each))} a rollout</span></dd>
         <dt>Turns</dt><dd>{count(cost.turns)} <span className="faint">· {(cost.turns / each).toFixed(1)} a rollout</span></dd>
         <dt>Machine time</dt><dd>{duration(cost.machineMs)} <span className="faint">· {duration(cost.machineMs / each)} a rollout</span></dd>
@@ -147,5 +159,17 @@ function Cost({ report }: { readonly report: RunReport }): ReactNode {
       )}
       {counts.recorded > 0 && <p style={{ marginTop: 10 }}><Link className="link" href={`/runs/${report.run}/rollouts?sort=seconds&order=desc`}>Longest rollouts</Link></p>}
     </Card>
+  );
+}
+
+const PARTS = [["input", "prompts"], ["cached", "cached prompts"], ["output", "sampled"], ["machine", "machines"]] as const;
+
+function Money({ cost, report: { counts, passed } }: { readonly cost: NonNullable<RunReport["cost"]["dollars"]>; readonly report: RunReport }): ReactNode {
+  const solved = passed === null ? 0 : Math.round(passed.estimate * counts.scored);
+  return (
+    <>
+      <dt>Money</dt><dd><b>{dollars(cost.total)}</b> <span className="faint">· {dollars(cost.total / Math.max(1, counts.recorded))} a rollout{solved > 0 && ` · ${dollars(cost.total / solved)} for each that passed`}</span></dd>
+      <dt>of that</dt><dd>{PARTS.filter(([part]) => cost[part] > 0).map(([part, name]) => `${name} ${dollars(cost[part])}`).join(" · ") || "nothing"}</dd>
+    </>
   );
 }

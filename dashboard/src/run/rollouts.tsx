@@ -5,7 +5,7 @@ import type { MarkRequest } from "../../../src/server/runs/contract/marks.ts";
 import type { RolloutRow, RolloutsPage } from "../../../src/server/runs/contract/lists.ts";
 import type { RunReport } from "../../../src/server/runs/contract/run.ts";
 import { query, save, sendJson } from "../lib/api.ts";
-import { count, duration, shortId } from "../lib/format.ts";
+import { count, dollars, duration, shortId } from "../lib/format.ts";
 import { visible } from "../lib/hostile.ts";
 import { useParam, useSettled } from "../lib/hooks.ts";
 import { Empty, OutcomePill, Reward } from "../parts/basics.tsx";
@@ -22,10 +22,13 @@ const COLUMNS: readonly Column<RolloutRow>[] = [
   { id: "stop", title: "Stopped", width: "78px", cell: ({ stopReason }) => <span className="muted">{stopReason?.replaceAll("_", " ") ?? ""}</span> },
   { id: "turns", title: "Turns", width: "46px", sort: "turns", right: true, cell: ({ turns }) => turns || "" },
   { id: "tokens", title: "Tokens", width: "60px", sort: "tokens", right: true, cell: ({ completionTokens }) => (completionTokens === 0 ? "" : count(completionTokens)) },
+  { id: "cost", title: "Cost", width: "72px", right: true, cell: (row) => (row.dollars === null ? "" : dollars(row.dollars)) },
   { id: "seconds", title: "Time", width: "76px", sort: "seconds", right: true, cell: ({ seconds }) => (seconds === 0 ? "" : duration(seconds * 1000)) },
   { id: "tries", title: "Tries", width: "40px", sort: "tries", right: true, cell: ({ tries }) => (tries > 1 ? <span className="warntext">{tries}</span> : tries) },
   { id: "id", title: "Id", width: "76px", cell: ({ rollout }) => <span className="mono faint">{shortId(rollout)}</span> },
 ];
+
+const UNPRICED = COLUMNS.filter(({ id }) => id !== "cost");
 
 const OUTCOMES = ["passed", "unsolved", "failed", "running", "waiting", "scored", "harness_error", "model_error", "verifier_error", "task_error", "sandbox_error", "cancelled", "stale"] as const;
 const FILTERS = ["family", "harness", "outcome", "code", "stop", "marked", "task"] as const;
@@ -86,7 +89,7 @@ export function RunRollouts({ run, overlay, total, report }: { readonly run: str
         totalOf={(page) => page.total}
         keyOf={({ rollout }) => rollout}
         hrefOf={({ rollout }) => `/rollouts/${rollout}`}
-        columns={COLUMNS}
+        columns={report.config?.prices == null ? UNPRICED : COLUMNS}
         sort={sort}
         order={order}
         onSort={(by, way) => {
@@ -95,7 +98,7 @@ export function RunRollouts({ run, overlay, total, report }: { readonly run: str
         }}
         overlay={overlay}
         keys={keys}
-        minWidth={1000}
+        minWidth={report.config?.prices == null ? 1000 : 1084}
         empty={<Empty title="No rollout is like that"><p>{filter === "" ? "None is planned yet." : "Take a filter away to see more."}</p></Empty>}
       />
     </section>

@@ -42,7 +42,7 @@ export function RunSearch({ run }: { readonly run: string }): ReactNode {
             <Card key={rollout} title={<Link className="link" href={`/rollouts/${rollout}`}>{flat(ones[0]?.task ?? "")} · attempt {ones[0]?.attempt}</Link>}>
               {ones.map((hit, index) => (
                 <Link key={index} href={hrefOf(hit)} style={{ display: "block", padding: "3px 0" }}>
-                  <span className="chip">{hit.where}{hit.ref === null ? "" : ` ${hit.ref}`}</span>{" "}
+                  <span className="chip">{hit.ref !== null && hit.where === "conversation" ? "call" : hit.where}{hit.ref === null ? "" : ` ${hit.ref}`}</span>{" "}
                   <span className="out" style={{ fontSize: 12.5 }}>{flat(hit.before)}<mark>{flat(hit.match)}</mark>{flat(hit.after)}</span>
                 </Link>
               ))}

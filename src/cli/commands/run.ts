@@ -19,6 +19,7 @@ import { conductRun } from "../conduct.ts";
 import { linkTo, startPage } from "../show-page.ts";
 import { expectServer, startOnServer } from "../run-on-server.ts";
 import { expectUpstream } from "../upstream-answers.ts";
+import { parsePrices } from "../parsers.ts";
 import { readApiKey, tokenizerOf } from "../upstream.ts";
 
 /** The page is there a little longer than the run, so that who looks at it sees the end. */
@@ -78,6 +79,7 @@ function newRun(context: AppContext, config: Config, flags: RunFlags, tasks: rea
   if (flags.harnessCommand !== undefined && !harnesses.includes("generic")) throw new MwError("usage", "--harness-command is given, but the harness generic is not", { fix: "add --harness generic, or leave --harness-command out" });
   if (flags.harnessUser !== undefined && !harnesses.some(isAgentCli)) throw new MwError("usage", "--harness-user is given, but no agent CLI is", { fix: "name an agent CLI with --harness (mw harness ls), or leave --harness-user out" });
   const branch = branchOf(flags, harnesses);
+  const price = config.get("price");
   return {
     inputs: tasks.map((task) => absoluteInput(context.cwd, task)),
     attempts: branch?.members ?? config.get("attempts") ?? 1,
@@ -88,6 +90,7 @@ function newRun(context: AppContext, config: Config, flags: RunFlags, tasks: rea
     harnessUser: flags.harnessUser ?? null,
     agent: agentOptions(context, flags, harnesses),
     upstream: upstreamOf(config, flags.requireTokens),
+    ...(price === null ? {} : { prices: parsePrices(price) }),
     apiKeyFile: config.get("apiKeyFile"),
     budgets: { turns: config.get("maxTurns") ?? 100, tokens: config.get("tokenBudget"), commandMs: config.get("commandTimeout") ?? 300_000, outputBytes: 16 * 1024 },
     network: config.get("network"),

@@ -7,11 +7,13 @@ import { isId, type RunId } from "../../core/ids.ts";
 import type { Builder } from "../../gateway/samples/sample.ts";
 import { findRollout, findRun, rolloutDirectory } from "../../store/run-directory.ts";
 import { runDocument } from "../../rollout/report.ts";
+import { totalCost } from "../../rollout/cost.ts";
+import { readRunConfig } from "../../rollout/run-config.ts";
 import { loadRunState } from "../../rollout/run-state.ts";
 import { loadConfig } from "../config.ts";
 import type { AppContext } from "../context.ts";
 import { formatTable, note, printJson, printLine, printable, styler } from "../output.ts";
-import { controllerLives, phaseTimes, statisticsOf } from "../../rollout/run-statistics.ts";
+import { byHarness, controllerLives, phaseTimes, statisticsOf } from "../../rollout/run-statistics.ts";
 import { failureText, phaseTable, summaryText } from "../run-summary.ts";
 import { showRollout } from "../show-rollout.ts";
 import { showTokens } from "../show-tokens.ts";
@@ -79,13 +81,14 @@ export async function show(this: AppContext, flags: ShowFlags, name: string): Pr
   if (flags.tokens) throw new MwError("usage", `--tokens shows one rollout, and ${JSON.stringify(name)} is none`, { fix: "mw show RUN --all lists the rollouts of a run" });
   const run = await findNamed(home, name);
   const state = await loadRunState(home, run);
-  const times = phaseTimes(state.rollouts.values());
+  const { prices } = await readRunConfig(home, run);
+  const times = phaseTimes(state.rollouts.values(), prices);
   if (flags.json) {
-    printJson(this, { ...runDocument(state), run, statistics: statisticsOf(state), phases: times });
+    printJson(this, { ...runDocument(state), run, statistics: statisticsOf(state, prices), harnesses: byHarness(state, prices), phases: times, cost: prices === undefined ? null : { prices, ...totalCost(state.rollouts.values(), prices) } });
     return;
   }
   const paint = styler(this.process.stdout, this.env);
-  printLine(this, summaryText(this, state));
+  printLine(this, summaryText(this, state, prices));
   if (times.length > 0) printLine(this, `\n${phaseTable(times, paint)}`);
   const rollouts = [...state.rollouts.values()];
   const failed = rollouts.filter(({ outcome }) => outcome !== null && outcome !== "scored");

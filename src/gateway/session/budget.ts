@@ -12,6 +12,7 @@ export interface CallEnd {
   readonly status: CallStatus;
   readonly failure: GatewayFailure | null;
   readonly promptTokens: number;
+  readonly cachedTokens: number;
   readonly completionTokens: number;
   readonly policyVersions: readonly string[];
 }
@@ -22,6 +23,7 @@ export class Budget {
   readonly #openedAt: number;
   #counts: Record<CallStatus, number> = { complete: 0, incomplete: 0, failed: 0 };
   #promptTokens = 0;
+  #cachedTokens = 0;
   #completionTokens = 0;
   readonly #policyVersions = new Set<string>();
   #inFlight = 0;
@@ -57,9 +59,10 @@ export class Budget {
     if (this.#inFlight++ === 0) this.#busySince = this.#runtime.monotonic();
   }
 
-  end({ status, failure, promptTokens, completionTokens, policyVersions }: CallEnd): void {
+  end({ status, failure, promptTokens, cachedTokens, completionTokens, policyVersions }: CallEnd): void {
     this.#counts[status]++;
     this.#promptTokens += promptTokens;
+    this.#cachedTokens += cachedTokens;
     this.#completionTokens += completionTokens;
     this.#know(policyVersions);
     if (failure !== null && NOT_ITS_DOING.has(failure.kind)) this.#spared++;
@@ -72,6 +75,7 @@ export class Budget {
     this.#counts[status]++;
     if (failure !== null && NOT_ITS_DOING.has(failure.kind)) this.#spared++;
     this.#promptTokens += answer?.usage?.promptTokens ?? tokens?.promptIds.length ?? 0;
+    this.#cachedTokens += answer?.usage?.cachedTokens ?? 0;
     this.#completionTokens += answer?.usage?.completionTokens ?? tokens?.completionIds.length ?? 0;
   }
 
@@ -122,6 +126,7 @@ export class Budget {
     return {
       ...this.#counts,
       promptTokens: this.#promptTokens,
+      cachedTokens: this.#cachedTokens,
       completionTokens: this.#completionTokens,
       policyVersions: [...this.#policyVersions],
       modelMs: this.#modelMs + (this.#inFlight > 0 ? this.#runtime.monotonic() - this.#busySince : 0),

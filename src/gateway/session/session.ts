@@ -118,7 +118,7 @@ export class Session implements GatewaySession {
       // A bug of ours, or of a listener: nobody may wait for ever.
       if (exchange.state !== "running") return;
       const failure = internalFailure(error);
-      this.#budget.end({ status: "failed", failure, promptTokens: 0, completionTokens: 0, policyVersions: [] });
+      this.#budget.end({ status: "failed", failure, promptTokens: 0, cachedTokens: 0, completionTokens: 0, policyVersions: [] });
       this.#running.delete(exchange);
       this.#thinking.delete(exchange);
       exchange.settle({ kind: "failure", failure });
@@ -297,6 +297,7 @@ export class Session implements GatewaySession {
       status,
       failure,
       promptTokens: answer?.usage?.promptTokens ?? call.tokens?.promptIds.length ?? 0,
+      cachedTokens: answer?.usage?.cachedTokens ?? 0,
       completionTokens: answer?.usage?.completionTokens ?? call.tokens?.completionIds.length ?? exchange.soFar.pieces,
       policyVersions: call.tokens?.versions.map(([version]) => version) ?? [],
     });

@@ -7,7 +7,7 @@ import { endOfCli } from "./ending.ts";
 import { genericCli } from "./generic.ts";
 
 const exit = (code: number, changes: Partial<ExecExit> = {}): ExecExit => ({ code, signal: null, ended: "exited", cause: null, durationMs: 1, stdoutBytes: 0, stderrBytes: 0, truncated: false, ...changes });
-const totals = (changes: Partial<SessionTotals> = {}): SessionTotals => ({ complete: 1, incomplete: 0, failed: 0, promptTokens: 1, completionTokens: 1, modelMs: 1, policyVersions: [], exhausted: null, lastFailure: null, ...changes });
+const totals = (changes: Partial<SessionTotals> = {}): SessionTotals => ({ complete: 1, incomplete: 0, failed: 0, promptTokens: 1, cachedTokens: 0, completionTokens: 1, modelMs: 1, policyVersions: [], exhausted: null, lastFailure: null, ...changes });
 const output = (stdout: string, stderr = "") => ({ stdout: Buffer.from(stdout), stderr: Buffer.from(stderr) });
 const NONE = output("");
 const generic = genericCli("true");

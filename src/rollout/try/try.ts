@@ -187,6 +187,8 @@ class Try {
     const { runtime, pauseOnThink } = this.#services;
     const pause = pauseOnThink && agent !== null ? new PauseOnThink(sandbox, agent.session, runtime) : null;
     const cpuBefore = this.#request.survivor === null ? await cpuMsOf(sandbox) : this.#request.survivor.facts.cpuMs;
+    // What a rollout from which this one branched has asked is paid for there.
+    const cachedBefore = (this.#request.restored?.parent ?? null) === null ? 0 : (agent?.session.totals().cachedTokens ?? 0);
     let end;
     let frozenMs = 0;
     try {
@@ -200,8 +202,9 @@ class Try {
     this.stopReason = end.stopReason;
     // An interrupted rollout is not graded half done: it is tried again.
     this.#request.signal.throwIfAborted();
-    const policyVersions = agent?.session.totals().policyVersions ?? [];
-    await this.#emit({ type: "rollout_ended", step: step.name, ...end, ...egressFacts(sandbox), cpuMs: cpuBefore === null || cpuAfter === null ? null : cpuAfter - cpuBefore, frozenMs, ...(policyVersions.length === 0 ? {} : { policyVersions }) });
+    const { policyVersions = [], cachedTokens = 0 } = agent?.session.totals() ?? {};
+    const cached = Math.min(end.promptTokens, cachedTokens - cachedBefore);
+    await this.#emit({ type: "rollout_ended", step: step.name, ...end, ...egressFacts(sandbox), cpuMs: cpuBefore === null || cpuAfter === null ? null : cpuAfter - cpuBefore, frozenMs, ...(cached === 0 ? {} : { cachedTokens: cached }), ...(policyVersions.length === 0 ? {} : { policyVersions }) });
   }
 
   async #openSession(sandbox: Sandbox): Promise<AgentSession | null> {

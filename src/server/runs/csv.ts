@@ -1,7 +1,7 @@
 /** Rows of rollouts as a spreadsheet takes them (RFC 4180). */
 import type { RolloutRow } from "./contract/lists.ts";
 
-const COLUMNS = ["rollout", "group", "task", "family", "attempt", "harness", "phase", "outcome", "reward", "stopReason", "seconds", "tries", "turns", "promptTokens", "completionTokens", "mark"] as const satisfies readonly (keyof RolloutRow)[];
+const COLUMNS = ["rollout", "group", "task", "family", "attempt", "harness", "phase", "outcome", "reward", "stopReason", "seconds", "tries", "turns", "promptTokens", "completionTokens", "dollars", "mark"] as const satisfies readonly (keyof RolloutRow)[];
 
 export function* csvLines(rows: Iterable<RolloutRow>): Generator<string> {
   yield `${[...COLUMNS, "error"].join(",")}\r\n`;

@@ -23,13 +23,13 @@ export async function groupReport(run: LiveRun, id: string, records: RecordStore
   }
   const divergesAt = divergence(steps);
   const attempts = group.rollouts.map((rollout, at) => ({
-    ...rolloutRow(rollout, marks),
+    ...rolloutRow(rollout, marks, run.config?.prices),
     advantage: rollout.reward === null || mean === null || deviation === null || deviation === 0 ? null : (rollout.reward - mean) / deviation,
     steps: (steps[at] ?? []).slice(0, STEPS_SHOWN),
     stepsTotal: steps[at]?.length ?? 0,
     divergesAt,
   }));
-  return { run: run.run, seq: run.seq, group: groupRow(group), attempts, previous: run.state.groups[index - 1]?.group ?? null, next: run.state.groups[index + 1]?.group ?? null };
+  return { run: run.run, seq: run.seq, group: groupRow(group, run.config?.prices), attempts, previous: run.state.groups[index - 1]?.group ?? null, next: run.state.groups[index + 1]?.group ?? null };
 }
 
 /** What an attempt said and did, in order: from its conversation, or from its commands where it had none. */

@@ -44,7 +44,7 @@ export const foldFile = (home: string, run: RunId): string => join(runDirectory(
 const BLANK: RolloutState = newRollout({ rollout: "" as never, attempt: 0, seed: "", harness: "", group: "" as never, task: { name: "", family: "", digest: null, directory: "" }, at: 0 });
 const COLUMNS = Object.keys(BLANK).filter((name): name is keyof RolloutState => name !== "group" && name !== "task");
 /** Plain values of a run's state. */
-const FIELDS = ["run", "status", "interruption", "planCompleted", "createdAt", "lastAt", "recorded", "controllerPid", "planned", "refused", "sources"] as const satisfies readonly (keyof RunState)[];
+const FIELDS = ["run", "status", "interruption", "planCompleted", "inputs", "createdAt", "lastAt", "recorded", "controllerPid", "planned", "refused", "sources"] as const satisfies readonly (keyof RunState)[];
 
 /** Writes what was read of the log. Rejects what the file system says, where it does not let it. */
 export async function keepFold(home: string, run: RunId, fold: RunFold): Promise<void> {

@@ -1,8 +1,9 @@
 /** Which rollouts a list shows, and in what order. */
 import type { RolloutState } from "../../rollout/rollout-state.ts";
 import { secondsOf } from "../../rollout/rollout-state.ts";
+import { PASS_REWARD } from "../../rollout/statistics.ts";
 import type { RolloutFilter } from "./contract/lists.ts";
-import { PASS_REWARD, type Marks } from "./run-rows.ts";
+import type { Marks } from "./run-rows.ts";
 
 /** Rollouts come in the order of the plan; sorting is stable, so equals stay in it. */
 export function selectRollouts(rollouts: readonly RolloutState[], filter: RolloutFilter, marks: Marks): readonly RolloutState[] {

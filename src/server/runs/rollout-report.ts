@@ -41,7 +41,7 @@ export async function rolloutReport(run: LiveRun, id: RolloutId, records: Record
     run: run.run,
     seq: run.seq,
     version: record.version,
-    row: rolloutRow(state, marks),
+    row: rolloutRow(state, marks, run.config?.prices),
     directory,
     taskDirectory: document.taskDirectory,
     taskDigest: document.taskDigest,
@@ -81,7 +81,7 @@ function stretchesOf(record: RolloutRecord, events: readonly { readonly at: numb
     const next = events[index + 1];
     const bad = event.type === "rollout_try_failed";
     const detail = bad ? `${event.outcome}: ${event.error.message}` : "try" in event && event.try > 1 ? `try ${event.try}` : "";
-    return [{ lane: "phase", start: at, end: Math.max(at, next?.at ?? until), label: PHASE_LABELS[transition.to], detail: detail.slice(0, LABEL_CHARACTERS), ref: PHASES.indexOf(transition.to), ok: !bad }];
+    return [{ lane: "phase", start: at, end: Math.max(at, next?.at ?? until), label: bad ? "waits for its next try" : PHASE_LABELS[transition.to], detail: detail.slice(0, LABEL_CHARACTERS), ref: PHASES.indexOf(transition.to), ok: !bad }];
   });
   const calls = record.calls.map(
     ({ number, at, durationMs, status, failure, completionTokens }): Stretch => ({

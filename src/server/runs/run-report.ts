@@ -1,12 +1,14 @@
 /** One run on one page: what it came to so far, what it costs, what is under way and what went wrong. */
 import { OUTCOMES, type Outcome } from "../../core/outcome.ts";
+import { totalCost, type Prices } from "../../rollout/cost.ts";
 import { phaseTimes, PHASE_LABELS } from "../../rollout/run-statistics.ts";
 import type { GroupState } from "../../rollout/run-state.ts";
 import { secondsOf, type RolloutState } from "../../rollout/rollout-state.ts";
+import { PASS_REWARD } from "../../rollout/statistics.ts";
 import { runDirectory } from "../../store/run-directory.ts";
 import type { ActiveRollout, FailureGroup, RunReport } from "./contract/run.ts";
 import type { LiveRun } from "./live-run.ts";
-import { isoOf, PASS_REWARD, rewardTally, spread } from "./run-rows.ts";
+import { isoOf, rewardTally, spread } from "./run-rows.ts";
 import { seriesOf } from "./run-series.ts";
 
 const ACTIVE_SHOWN = 200;
@@ -31,7 +33,7 @@ export function runReport(run: LiveRun, now: number): RunReport {
     createdAt: isoOf(state.createdAt) ?? config?.createdAt ?? null,
     lastAt: isoOf(state.lastAt),
     planCompleted: state.planCompleted,
-    expected: state.planCompleted ? state.rollouts.size : null,
+    expected: state.expected,
     counts: { rollouts: state.rollouts.size, planned: run.order.length - recorded.length - active.length, running: active.length, recorded: recorded.length, scored: tally.scored, groups: state.groups.length, refused: state.refused.length },
     mean: tally.mean,
     passed: tally.pass,
@@ -39,15 +41,15 @@ export function runReport(run: LiveRun, now: number): RunReport {
     boundaries: countBy(recorded, ({ outcome }) => (outcome === null ? null : OUTCOMES[outcome].boundary)),
     gradient: gradientOf(state.groups),
     stops: countBy(recorded, ({ stopReason }) => stopReason),
-    cost: costOf(recorded),
-    phases: phaseTimes(run.order).map(({ phase, count, totalMs, medianMs, maximumMs }) => ({ phase, label: PHASE_LABELS[phase], count, totalMs, medianMs, maximumMs })),
+    cost: usageOf(recorded, config?.prices),
+    phases: phaseTimes(run.order, config?.prices).map((time) => Object.assign({ label: PHASE_LABELS[time.phase] }, time)),
     series: seriesOf(run.order, state.createdAt, live ? now : state.lastAt),
     active: activeOf(active, medianMs, now),
     activeTotal: active.length,
     medianMs,
     failures: failuresOf(recorded, run),
     refused: state.refused.slice(0, REFUSED_SHOWN),
-    estimatedEndAt: live ? estimateEnd(recorded, state.rollouts.size - recorded.length, state.planCompleted, now) : null,
+    estimatedEndAt: live ? estimateEnd(recorded, state.expected, now) : null,
     config:
       config === null
         ? null
@@ -62,6 +64,7 @@ export function runReport(run: LiveRun, now: number): RunReport {
             inputs: [...config.inputs],
             network: config.network,
             tokenizer: config.upstream?.tokenizer != null,
+            prices: config.prices ?? null,
           },
   };
 }
@@ -80,10 +83,11 @@ function gradientOf(groups: readonly GroupState[]): RunReport["gradient"] {
   return counts;
 }
 
-function costOf(recorded: readonly RolloutState[]): RunReport["cost"] {
-  const cost = { promptTokens: 0, completionTokens: 0, turns: 0, machineMs: 0, cpuMs: null as number | null, modelMs: 0, toolMs: 0, waitMs: 0, frozenMs: 0 };
+function usageOf(recorded: readonly RolloutState[], prices: Prices | undefined): RunReport["cost"] {
+  const cost = { promptTokens: 0, cachedTokens: 0, completionTokens: 0, turns: 0, machineMs: 0, cpuMs: null as number | null, modelMs: 0, toolMs: 0, waitMs: 0, frozenMs: 0 };
   for (const rollout of recorded) {
     cost.promptTokens += rollout.promptTokens;
+    cost.cachedTokens += rollout.cachedTokens;
     cost.completionTokens += rollout.completionTokens;
     cost.turns += rollout.turns;
     cost.machineMs += Math.max(0, secondsOf(rollout) * 1000 - (rollout.phaseMs.admitted ?? 0));
@@ -93,7 +97,7 @@ function costOf(recorded: readonly RolloutState[]): RunReport["cost"] {
     cost.waitMs += Math.max(0, (rollout.phaseMs.running ?? 0) - rollout.modelMs - rollout.toolMs);
     cost.frozenMs += rollout.frozenMs;
   }
-  return cost;
+  return { ...cost, dollars: prices === undefined ? null : totalCost(recorded, prices) };
 }
 
 /** Longest under way first. */
@@ -142,14 +146,14 @@ function boundaryOf(outcome: string): string {
   return outcome in OUTCOMES ? OUTCOMES[outcome as Outcome].boundary : "unknown";
 }
 
-/** From the pace of the latest quarter, at least eight; a plan that is still being read has no end. */
-function estimateEnd(recorded: readonly RolloutState[], left: number, planCompleted: boolean, now: number): number | null {
-  if (!planCompleted || recorded.length < 2) return null;
+/** From the pace of the latest quarter, at least eight; a plan of which nobody knows how long it is has no end. */
+function estimateEnd(recorded: readonly RolloutState[], expected: number | null, now: number): number | null {
+  if (expected === null || recorded.length < 2) return null;
   const ends = recorded.map(({ at }) => at).sort((a, b) => a - b);
   const window = ends.slice(-Math.max(8, Math.ceil(ends.length / 4)));
   const took = now - (window[0] ?? now);
   if (took <= 0 || window.length < 2) return null;
-  return Math.round(now + (left * took) / (window.length - 1));
+  return Math.round(now + ((expected - recorded.length) * took) / (window.length - 1));
 }
 
 function medianOf(values: readonly number[]): number | null {

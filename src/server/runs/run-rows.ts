@@ -1,5 +1,6 @@
 /** Runs, groups and rollouts as rows of lists: folded states in, documents out. */
-import { wilson } from "../../rollout/statistics.ts";
+import { costOf, totalCost, type Prices } from "../../rollout/cost.ts";
+import { PASS_REWARD, wilson } from "../../rollout/statistics.ts";
 import type { GroupState } from "../../rollout/run-state.ts";
 import { secondsOf, type RolloutState } from "../../rollout/rollout-state.ts";
 import type { GroupRow, RolloutRow } from "./contract/lists.ts";
@@ -10,9 +11,6 @@ import type { LiveRun } from "./live-run.ts";
 
 /** Marks by what they stand on. */
 export type Marks = ReadonlyMap<string, MarkView>;
-
-/** A rollout passes from this reward on. */
-export const PASS_REWARD = 1;
 
 export function runRow(run: LiveRun): RunRow {
   const { state, config } = run;
@@ -65,7 +63,7 @@ export function rewardTally(rollouts: Iterable<RolloutState>): RewardTally {
   return { scored, passed, running, mean: scored === 0 ? null : sum / scored, pass: scored === 0 ? null : wilson(passed, scored) };
 }
 
-export function rolloutRow(state: RolloutState, marks: Marks): RolloutRow {
+export function rolloutRow(state: RolloutState, marks: Marks, prices: Prices | undefined): RolloutRow {
   const mark = marks.get(state.rollout);
   return {
     rollout: state.rollout,
@@ -82,7 +80,9 @@ export function rolloutRow(state: RolloutState, marks: Marks): RolloutRow {
     tries: state.try,
     turns: state.turns,
     promptTokens: state.promptTokens,
+    cachedTokens: state.cachedTokens,
     completionTokens: state.completionTokens,
+    dollars: prices === undefined || state.phase !== "recorded" ? null : costOf(state, prices).total,
     admittedAt: state.admittedAt,
     at: state.at,
     error: state.error,
@@ -91,7 +91,7 @@ export function rolloutRow(state: RolloutState, marks: Marks): RolloutRow {
   };
 }
 
-export function groupRow(group: GroupState): GroupRow {
+export function groupRow(group: GroupState, prices: Prices | undefined): GroupRow {
   const rewards = group.rollouts.map(({ reward }) => reward);
   const { mean, deviation, scored } = spread(rewards);
   return {
@@ -108,6 +108,7 @@ export function groupRow(group: GroupState): GroupRow {
     mean,
     deviation,
     passed: rewards.filter((reward) => reward !== null && reward >= PASS_REWARD).length,
+    dollars: prices === undefined ? null : totalCost(group.rollouts, prices).total,
     rewards,
     outcomes: group.rollouts.map(({ outcome, phase }) => outcome ?? phase),
     members: group.rollouts.map(({ rollout }) => rollout),

@@ -105,14 +105,14 @@ async function* jsonTexts(directory: string, name: string, budget: { bytes: numb
 /** Fields of messages that nobody said. */
 const UNSAID = new Set(["at", "role", "type", "kind", "id", "callId", "toolCallId", "tool_call_id", "signature"]);
 
-/** All texts in a value, as people read them, without the names of its fields. */
+/** All texts in a value, as people read them, without the names of its fields; in one order, for transcript and call log have the same ones in different orders. */
 function strings(value: unknown): string {
   if (typeof value === "string") return value;
   const found: string[] = [];
   const walk = (part: unknown): void => {
     if (typeof part === "string") found.push(part);
     else if (Array.isArray(part)) part.forEach(walk);
-    else if (typeof part === "object" && part !== null) for (const [name, field] of Object.entries(part)) if (!UNSAID.has(name)) walk(field);
+    else if (typeof part === "object" && part !== null) for (const [name, field] of Object.entries(part).sort(([a], [b]) => (a < b ? 1 : -1))) if (!UNSAID.has(name)) walk(field);
   };
   walk(value);
   return found.join("\n");

@@ -29,14 +29,14 @@ export class StatisticsCache {
     const known = this.#entries.get(run);
     // Only ends change what is said.
     if (known !== undefined && known.recorded === recorded && known.planned === rollouts.size) return known;
-    const entry = { recorded, planned: rollouts.size, seq: run.seq, summary: statisticsOf(run.state), harnesses: byHarness(run.state) };
+    const entry = { recorded, planned: rollouts.size, seq: run.seq, summary: statisticsOf(run.state, run.config?.prices), harnesses: byHarness(run.state, run.config?.prices) };
     this.#entries.set(run, entry);
     return entry;
   }
 }
 
-function view({ rollouts, scored, reward, passAtK, outcomes }: Summary["overall"]): StatisticsView["overall"] {
-  return { rollouts, scored, reward, passAtK: [...passAtK], outcomes: [...outcomes] };
+function view({ rollouts, scored, reward, passAtK, outcomes, dollars }: Summary["overall"]): StatisticsView["overall"] {
+  return { rollouts, scored, reward, passAtK: [...passAtK], outcomes: [...outcomes], dollars };
 }
 
 function named(statistics: GroupStatistics): StatisticsView["families"][number] {

@@ -18,6 +18,7 @@ export const groupRowSchema = z.object({
   /** Of the rewards; null below two. */
   deviation: z.number().nullable(),
   passed: count,
+  dollars: z.number().nullable(),
   /** In the order of attempts; null where there is none (yet). */
   rewards: z.array(z.number().nullable()),
   outcomes: z.array(z.string()),
@@ -43,7 +44,10 @@ export const rolloutRowSchema = z.object({
   tries: count,
   turns: count,
   promptTokens: count,
+  cachedTokens: count,
   completionTokens: count,
+  /** Null where the run was given no prices, or it has not ended. */
+  dollars: z.number().nullable(),
   admittedAt: z.number().nullable(),
   at: z.number(),
   error: failureSchema.nullable(),

@@ -1,5 +1,6 @@
 /** Runs: a row of their list, one run on one page, its statistics. */
 import { z } from "zod";
+import { pricesSchema } from "../../../rollout/cost.ts";
 import { count, nullableText, counts, failureSchema, intervalSchema, runStatusSchema } from "./common.ts";
 
 export const runRowSchema = z.object({
@@ -43,6 +44,9 @@ export type FailureGroup = z.infer<typeof failureGroupSchema>;
 export const activeRolloutSchema = z.object({ rollout: z.string(), task: z.string(), harness: z.string(), attempt: count, try: count, phase: z.string(), admittedAt: z.number().nullable(), phaseAt: z.number(), straggler: z.boolean() });
 export type ActiveRollout = z.infer<typeof activeRolloutSchema>;
 
+/** In dollars, by what was paid for. */
+const costSchema = z.object({ total: z.number(), input: z.number(), cached: z.number(), output: z.number(), machine: z.number() });
+
 export const runReportSchema = z.object({
   run: z.string(),
   directory: z.string(),
@@ -65,8 +69,8 @@ export const runReportSchema = z.object({
   gradient: z.object({ useful: count, all_passed: count, none_passed: count, alike: count, too_few: count }),
   stops: counts,
   /** Sums over recorded rollouts. */
-  cost: z.object({ promptTokens: count, completionTokens: count, turns: count, machineMs: z.number(), cpuMs: z.number().nullable(), modelMs: z.number(), toolMs: z.number(), waitMs: z.number(), frozenMs: z.number() }),
-  phases: z.array(z.object({ phase: z.string(), label: z.string(), count, totalMs: z.number(), medianMs: z.number(), maximumMs: z.number() })),
+  cost: z.object({ promptTokens: count, cachedTokens: count, completionTokens: count, turns: count, machineMs: z.number(), cpuMs: z.number().nullable(), modelMs: z.number(), toolMs: z.number(), waitMs: z.number(), frozenMs: z.number(), /** Null where the run was given no prices. */ dollars: costSchema.nullable() }),
+  phases: z.array(z.object({ phase: z.string(), label: z.string(), count, totalMs: z.number(), medianMs: z.number(), maximumMs: z.number(), dollars: z.number().nullable() })),
   series: z.array(seriesPointSchema),
   active: z.array(activeRolloutSchema),
   activeTotal: count,
@@ -76,7 +80,7 @@ export const runReportSchema = z.object({
   refused: z.array(z.object({ source: z.string(), error: failureSchema })),
   /** Milliseconds since the epoch; null when nothing tells. */
   estimatedEndAt: z.number().nullable(),
-  config: z.object({ version: z.string(), seed: z.string(), attempts: count, concurrency: count, harnesses: z.array(z.string()), model: nullableText, upstream: nullableText, inputs: z.array(z.string()), network: nullableText, tokenizer: z.boolean() }).nullable(),
+  config: z.object({ version: z.string(), seed: z.string(), attempts: count, concurrency: count, harnesses: z.array(z.string()), model: nullableText, upstream: nullableText, inputs: z.array(z.string()), network: nullableText, tokenizer: z.boolean(), prices: pricesSchema.nullable() }).nullable(),
 });
 export type RunReport = z.infer<typeof runReportSchema>;
 const meanSchema = z.object({ mean: z.number().nullable(), standardError: z.number().nullable(), count });
@@ -88,6 +92,7 @@ export const groupStatisticsSchema = z.object({
   reward: meanSchema,
   passAtK: z.array(intervalSchema.extend({ k: count, tasks: count, method: z.string() })),
   outcomes: z.array(z.object({ outcome: z.string(), count, share: intervalSchema })),
+  dollars: z.number().nullable(),
 });
 export type GroupStatisticsView = z.infer<typeof groupStatisticsSchema>;
 

@@ -27,7 +27,7 @@ export function rolloutListEndpoints({ library, annotations }: ReadContext): rea
         const run = await library.open(params.run);
         const marks = await annotations.of(run);
         const rollouts = selectRollouts(run.order, filter, marks);
-        return { seq: run.seq, rollouts: rollouts.slice(offset, offset + limit).map((rollout) => rolloutRow(rollout, marks)), total: rollouts.length, offset };
+        return { seq: run.seq, rollouts: rollouts.slice(offset, offset + limit).map((rollout) => rolloutRow(rollout, marks, run.config?.prices)), total: rollouts.length, offset };
       },
     }),
     endpoint({
@@ -43,7 +43,7 @@ export function rolloutListEndpoints({ library, annotations }: ReadContext): rea
         const marks = await annotations.of(run);
         const rollouts = selectRollouts(run.order, filter, marks);
         const rows = function* (): Generator<RolloutRow> {
-          for (const rollout of rollouts) yield rolloutRow(rollout, marks);
+          for (const rollout of rollouts) yield rolloutRow(rollout, marks, run.config?.prices);
         };
         if (format === "csv") return attachment(reply, `${run.run}.csv`, "text/csv; charset=utf-8", csvLines(rows()));
         if (format === "jsonl") return attachment(reply, `${run.run}.jsonl`, "application/jsonl; charset=utf-8", linesOf(rows()));

@@ -67,9 +67,9 @@ function groupEndpoints({ library, records, annotations }: ReadContext): readonl
         const kept = run.state.groups.filter(({ task, group }) => words.every((word) => `${task.name} ${task.family} ${group}`.toLowerCase().includes(word)));
         if (sort === "plan") {
           const planned = order === "desc" ? kept.toReversed() : kept;
-          return { seq: run.seq, groups: planned.slice(offset, offset + limit).map(groupRow), total: kept.length, offset };
+          return { seq: run.seq, groups: planned.slice(offset, offset + limit).map((group) => groupRow(group, run.config?.prices)), total: kept.length, offset };
         }
-        const rows = kept.map(groupRow).sort((a, b) => compare(a[sort], b[sort], order === "desc" ? -1 : 1));
+        const rows = kept.map((group) => groupRow(group, run.config?.prices)).sort((a, b) => compare(a[sort], b[sort], order === "desc" ? -1 : 1));
         return { seq: run.seq, groups: rows.slice(offset, offset + limit), total: rows.length, offset };
       },
     }),
@@ -147,7 +147,7 @@ async function updateOf(run: LiveRun, after: number, annotations: Annotations): 
   const marks = await annotations.of(run);
   const { rollouts, more } = run.changedSince(after, CHANGES_TOLD);
   const { scored, running, mean } = rewardTally(run.order);
-  return { seq: run.seq, status: run.status, rollouts: run.state.rollouts.size, recorded: run.state.recorded, running, scored, mean, changed: rollouts.map((rollout) => rolloutRow(rollout, marks)), more };
+  return { seq: run.seq, status: run.status, rollouts: run.state.rollouts.size, recorded: run.state.recorded, running, scored, mean, changed: rollouts.map((rollout) => rolloutRow(rollout, marks, run.config?.prices)), more };
 }
 
 function compare(a: string | number | null, b: string | number | null, sign: number): number {
