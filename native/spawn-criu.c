@@ -95,6 +95,7 @@ int processes_dump(struct machine *machine, const char *directory, uint32_t ref,
 	if (criu_missing()) return fail_code(failure, "unsupported", "%s", criu_missing());
 	if (!machine->apart) return fail_code(failure, "unsupported", "%s was not made so that its processes can be kept", machine->id);
 	if (!machine->frozen || machine->criu.pid > 0) return fail_code(failure, "EBUSY", "%s does not stand still, or its processes are being kept", machine->id);
+	if (vfork_waits(machine)) return fail_code(failure, "vfork", "a process waits in vfork for its child to run another program");
 	struct criu_surroundings to = CRIU_NOWHERE;
 	to.first = true;
 	struct criu_arguments arguments = {.count = 0};

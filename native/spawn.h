@@ -16,7 +16,7 @@
  *   spawn-table.c      machines by id                    spawn-snapshot.c   files of a machine that goes on
  *   spawn-create.c     the request for a machine         spawn-takeover.c   a controller dies, another comes
  *   spawn-identity.c   what tells a machine from others  spawn-criu.c       processes of a machine, kept and restored
- *   spawn-criu-process.c  CRIU, which does that
+ *   spawn-criu-process.c  CRIU, which does that          spawn-vfork.c      who cannot be kept just now
  *   spawn-hierarchies.c   control groups of this host    spawn-usage.c      what a machine uses
  */
 #ifndef MW_SPAWN_H
@@ -328,6 +328,9 @@ int helper_first(void *context);
 void helper_stop(struct helper *helper);
 /* Of one that has ended: its exit code, or -1 when it was killed. */
 int helper_ended(struct helper *helper);
+
+/* spawn-vfork.c: a process of a machine that stands still which waits in vfork; 0: none */
+pid_t vfork_waits(const struct machine *machine);
 
 /* spawn-criu.c */
 /* Why processes cannot be kept here, with the remedy; NULL when they can. */

@@ -162,6 +162,19 @@ describe("what runs goes on", () => {
     expect((await sh(files, "cat /tmp/f; ps -e -o comm= | grep -c bash")).out).toBe("on disk\n0\n");
   });
 
+  test.each(["while :; do /bin/true; done", "exec python3 -c 'import subprocess\nwhile True: subprocess.run([\"/bin/true\"])'"])("a program that starts others without end is kept whenever it is asked for: %s", async (command) => {
+    const sandbox = await machine();
+    await sandbox.exec({ command });
+    for (let round = 0; round < 30; round++) {
+      const { snapshot, method } = await sandbox.snapshot({ memory: true });
+      expect(method).toBe("dumped");
+      await backend.snapshots.remove(snapshot.id);
+    }
+    await sandbox.pause({ memory: true });
+    await sandbox.resume();
+    expect((await sh(sandbox, "echo here")).out).toBe("here\n");
+  });
+
   test("children have the processes and names, ids, randomness and services of their own", async () => {
     const callers: string[] = [];
     const path = join(base, "service.sock");

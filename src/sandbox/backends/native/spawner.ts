@@ -160,7 +160,7 @@ export class Spawner {
     return { bytes: answer.number(1) ?? 0, stoppedMs: (answer.number(2) ?? 0) / 1000 };
   }
 
-  /** Keeps the processes of a machine that stands still, and goes on to, in an empty directory, with CRIU's log. Rejects `sandbox_failed` with `facts.native` "criu" where CRIU does not do it. */
+  /** Keeps the processes of a machine that stands still, and goes on to, in an empty directory, with CRIU's log. Rejects `sandbox_failed` with `facts.native` "criu" where CRIU does not do it, "vfork" at once while a process waits in vfork. */
   async dump(id: string, directory: string): Promise<{ readonly lifeline: number; readonly listener: number }> {
     const answer = await this.#channel.request(REQUEST.dump, [[ID_TAG, id], [DIRECTORY_TAG, directory]]);
     return { lifeline: answer.number(1) ?? 0, listener: answer.number(2) ?? 0 };

@@ -4,7 +4,7 @@
  * Whoever talks to init parts from it, everything stands still, and CRIU writes the processes out while the layer is copied; then everything goes on. Whatever fails, the machine
  * goes on as if nothing had been asked for.
  */
-import { readdir, stat } from "node:fs/promises";
+import { readdir, rm, stat } from "node:fs/promises";
 import { join } from "node:path";
 import { MwError } from "../../../../core/errors.ts";
 import { newId } from "../../../../core/ids.ts";
@@ -30,7 +30,7 @@ export async function dumpAndGoOn(machine: KeptMachine, directory: string): Prom
   await partFrom(machine);
   try {
     const start = runtime.monotonic();
-    const processes = await standing(machine, directory, workspace);
+    const processes = await whenAllCanStop(machine, directory, () => standing(machine, directory, workspace));
     return { processes, workspace, memoryLayers: ground.memoryLayers + 1, diskLayers: ground.diskLayers, stoppedMs: runtime.monotonic() - start };
   } finally {
     await client.rejoin();
@@ -55,13 +55,49 @@ export async function dumpAndStand(machine: KeptMachine, directory: string): Pro
   const { id, spawner, client } = machine;
   await partFrom(machine);
   try {
-    await spawner.freeze(id);
-    return { directory, ...(await spawner.dump(id, directory)) };
+    return await whenAllCanStop(machine, directory, async () => {
+      await spawner.freeze(id);
+      try {
+        return { directory, ...(await spawner.dump(id, directory)) };
+      } catch (error) {
+        await spawner.thaw(id).catch(() => undefined);
+        throw notKept(id, error);
+      }
+    });
   } catch (error) {
-    await spawner.thaw(id).catch(() => undefined);
     await client.rejoin();
-    throw notKept(id, error);
+    throw error;
   }
+}
+
+/** A program that starts others without end is in the middle of a vfork every now and then; then it runs on for a moment. */
+const VFORK_TRIES = 100;
+/** Of a process that CRIU could not stop in its own time, which is long. */
+const STOP_TRIES = 3;
+
+/** `attempt` freezes the machine, and where it fails has let it go on. */
+async function whenAllCanStop<T>({ runtime }: KeptMachine, directory: string, attempt: () => Promise<T>): Promise<T> {
+  let stops = 0;
+  for (let tries = 1; ; tries++) {
+    try {
+      return await attempt();
+    } catch (error) {
+      if (!(error instanceof MwError)) throw error;
+      const vforks = error.facts["native"] === "vfork";
+      if (!vforks && !(error.message.includes(CRIU_STOP_TIMEOUT) && ++stops < STOP_TRIES)) throw error;
+      if (tries === VFORK_TRIES) throw error;
+      if (!vforks) await emptied(directory);
+    }
+    // Not in step with whatever it does.
+    await runtime.sleep(1 + (tries % 7));
+  }
+}
+
+/** The last words of a CRIU that gives up. */
+const CRIU_STOP_TIMEOUT = "Timeout reached";
+
+async function emptied(directory: string): Promise<void> {
+  for (const name of await readdir(directory)) await rm(join(directory, name), { recursive: true, force: true });
 }
 
 /** What was written of a dump, ready for use: its size in bytes. */
@@ -87,8 +123,10 @@ async function partFrom({ id, client, frozen }: KeptMachine): Promise<void> {
   await client.part();
 }
 
+const NOT_KEPT: ReadonlySet<unknown> = new Set(["criu", "vfork"]);
+
 function notKept(id: string, error: unknown): unknown {
-  if (!(error instanceof MwError) || error.facts["native"] !== "criu") return error;
+  if (!(error instanceof MwError) || !NOT_KEPT.has(error.facts["native"])) return error;
   const { message } = error;
   if (/No space left|Disk quota/.test(message)) return new MwError("host_exhausted", `There is no room for the processes of the sandbox ${id}`, { cause: error, fix: "free some space (mw sandbox snapshots rm, mw image gc), or name a data directory on a larger file system in MW_HOME" });
   if (message.includes("CRIU was killed")) return new MwError("sandbox_failed", `The processes of the sandbox ${id} were not kept: ${message}`, { cause: error, facts: error.facts });
