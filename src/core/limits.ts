@@ -67,6 +67,9 @@ export const LIMITS = {
   /** A lease is never shorter or longer than this. */
   leaseMinMs: 1_000,
   leaseMaxMs: 24 * 3600 * 1000,
+  /** How long a sandbox that cannot be paused at the end of its lease runs on, and how often it is tried. */
+  latePauseMs: 3600 * 1000,
+  latePauseTryMs: 5_000,
   /** The death of a controller is noticed without it; one that is only stopped or busy for less than this loses no machine. */
   leaseDefaultMs: 600_000,
   /** How long machines may wait for a controller when theirs has died. */

@@ -15,6 +15,7 @@ import type { Services } from "../services.ts";
 import { Admission, type AdmissionLimits, type Place } from "./admission.ts";
 import { DurableRecords, type SandboxRecord } from "./durable-records.ts";
 import { ImageAccess } from "./image-access.ts";
+import { endLease } from "./lease-end.ts";
 import { OwnerStorage, type StorageLimits } from "./owner-storage.ts";
 import { requestDigest, SandboxEntry, type SandboxFacts, type SandboxRequest } from "./sandbox-entry.ts";
 
@@ -170,8 +171,7 @@ export class SandboxManager {
   /** The lease ends `ttlMs` from now. */
   async renew(entry: SandboxEntry, ttlMs: number): Promise<void> {
     if (!Number.isFinite(entry.ttlMs)) throw new MwError("unsupported", `the sandbox ${entry.id} belongs to a rollout, which decides how long it lives`);
-    entry.ttlMs = ttlMs;
-    entry.endAt = this.#services.runtime.now() + ttlMs;
+    Object.assign(entry, { ttlMs, endAt: this.#services.runtime.now() + ttlMs, lateSince: null });
     this.#watch(entry);
     await this.#record(entry);
   }
@@ -329,19 +329,8 @@ export class SandboxManager {
   }
 
   async #timeUp(entry: SandboxEntry): Promise<void> {
-    if (entry.gone || entry.state === "paused") return;
-    if (entry.facts.request.onTimeout === "kill") {
-      await this.kill(entry);
-      return;
-    }
-    try {
-      await this.pause(entry, entry.facts.request.pauseMemory);
-    } catch (error) {
-      if (entry.gone || this.find(entry.id)?.state === "paused") return;
-      // A lease that cannot end as was asked must still end.
-      this.#services.log(`${entry.id} could not be paused at the end of its lease, and is killed: ${messageOf(error)}`);
-      await this.kill(entry);
-    }
+    const { runtime, log } = this.#services;
+    await endLease(entry, { runtime, log, pause: (of, memory) => this.pause(of, memory), kill: (of) => this.kill(of), watch: (of) => this.#watch(of) });
   }
 
   /** A paused one of an earlier controller, known to the backend again. */

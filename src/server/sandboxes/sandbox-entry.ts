@@ -58,6 +58,8 @@ export class SandboxEntry {
   endAt: number;
   /** Grows only through requests that say so. */
   ttlMs: number;
+  /** When its lease ended and it could not be paused; null: it has not. */
+  lateSince: number | null = null;
   gone = false;
   /** Of its creation, where it had one. */
   key: { readonly name: string; readonly digest: string } | undefined = undefined;
