@@ -5,7 +5,7 @@ import { CallBoard } from "../gateway/call-board.ts";
 import { makeRunHarness } from "../rollout/run-harness.ts";
 import { RunHost } from "../rollout/run-host.ts";
 import { withWarmSandboxes } from "../sandbox/pool/warm-backend.ts";
-import { endUnrecorded, MODULES, openServer, type OpenServer, type ServerOptions } from "../server/index.ts";
+import { endUnrecorded, MODULES, openServer, survivingMachines, type OpenServer, type ServerOptions } from "../server/index.ts";
 import type { Config } from "./config.ts";
 import type { AppContext } from "./context.ts";
 import { openMachines } from "./machines.ts";
@@ -53,14 +53,15 @@ export async function withServer(context: AppContext, config: Config, { host, po
   // The environment's key is the server's own here, and goes to no model server.
   const apiKey = keyFile === null ? null : readApiKey(keyFile, {});
   const cold = await openMachines(context, config, "native", takeOver);
-  if (takeOver > 0) await endUnrecorded(home, cold.backend, log);
+  const surviving = takeOver > 0 ? await survivingMachines(home, cold.backend, log) : [];
+  if (takeOver > 0) await endUnrecorded(home, cold.backend, surviving, log);
   const backend = withWarmSandboxes(cold.backend, { runtime: context.runtime, most: config.get("warmSandboxes") ?? 0, log });
   const machines = { ...cold, backend, close: () => backend.close() };
   let runs: RunHost | null = null;
   try {
     const { runtime, env } = context;
     const board = new CallBoard();
-    runs = await RunHost.open({ home, board, version: VERSION, runtime, env, machines, makeHarness: makeRunHarness, apiKey, observer: { changed: () => undefined, note: log } });
+    runs = await RunHost.open({ home, board, version: VERSION, runtime, env, machines, makeHarness: makeRunHarness, ...(takeOver > 0 ? { awaited: surviving, takeOverSeconds: takeOver } : {}), apiKey, observer: { changed: () => undefined, note: log } });
     const server = await openServer({ home, board, version: VERSION, runtime, env, machines, warm: backend.warm, keepsMachines: takeOver > 0, runs, log, modules: MODULES, host, port, limits: limitsOf(config) });
     try {
       await work({ server, runs, log, stopped: stopped.first });

@@ -26,6 +26,8 @@ export interface RunHostOptions extends Omit<Surroundings, "observer">, GatewayP
   /** Not closed with the host. */
   readonly machines: Machines;
   readonly makeHarness: (name: string, settings: HarnessSettings) => Harness;
+  /** How long the machines outlive this process; absent: they do not. */
+  readonly takeOverSeconds?: number;
   /** Of the policies' endpoints. */
   readonly apiKey: string | null;
   readonly observer: RunObserver;
@@ -131,6 +133,11 @@ export class RunHost {
   /** Key of the model servers that runs use; null: none. */
   get apiKey(): string | null {
     return this.#options.apiKey;
+  }
+
+  /** How long the machines outlive this process; null: they do not. */
+  get takeOverSeconds(): number | null {
+    return this.#options.takeOverSeconds ?? null;
   }
 
   /** Closes what is still open, for a later process to go on with. */

@@ -116,6 +116,7 @@ export async function resumeRun(dependencies: RunDependencies, run: RunId, apiKe
   if (isOver(seen)) return { run, ended: "finished", state: seen };
   const machines = await dependencies.openMachines(config.backend, config.takeOverSeconds ?? 0);
   let model: OpenModel | null = null;
+  let survivors = Survivors.none;
   try {
     await sweep(dependencies, machines);
     const state = new RunState();
@@ -127,12 +128,14 @@ export async function resumeRun(dependencies: RunDependencies, run: RunId, apiKe
     }
     if (log.repaired !== null) dependencies.observer.note(`the log ended in half an event (${log.repaired.bytes} bytes at ${log.repaired.offset}), left by a controller that died; it is cut off`);
     const plan = planRun(readInputs(config.inputs), { ...config, harnesses: config.harnesses.map(({ name }) => name), skip: state.sources });
-    const survivors = config.takeOverSeconds === null ? Survivors.none : await Survivors.find(dependencies.home, state, machines.backend);
+    if (config.takeOverSeconds !== null) survivors = await Survivors.find(dependencies.home, state, machines.backend);
+    if (dependencies.gateway === undefined) await endOthers(machines.backend, survivors);
     const awaited = survivors.sandboxes;
     if (awaited.length > 0) dependencies.observer.note(`rollouts that go on in their machines, which outlived the controller: ${awaited.length}`);
     model = await openModel({ ...dependencies, awaited }, config, apiKey(config));
     return await drive(dependencies, { config, run, machines, log, state, plan, survivors, model: model?.access ?? null, fresh: state.run === null, errorsAgain: errors });
   } finally {
+    await survivors.end();
     await model?.close();
     await machines.close();
   }

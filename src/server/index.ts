@@ -1,6 +1,7 @@
 /** The server: everything over HTTP, on one port. */
 export { openServer, type OpenServer, type ServerOptions } from "./server.ts";
 export { endUnrecorded } from "./sandboxes/unrecorded.ts";
+export { survivingMachines } from "./plans/surviving.ts";
 export { MODULES } from "./modules.ts";
 export { openReader, type Reader } from "./reader.ts";
 export type { Front, Owner, ServerModule, Services } from "./services.ts";

@@ -3,9 +3,12 @@ import { mkdtempSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { afterAll, beforeAll, expect, it } from "vitest";
-import { machines } from "../support/leftovers.ts";
-import type { RunFiles } from "../support/killed-run.ts";
-import { agents, asked, begun, eventsOf, said, SurvivingRuns } from "../support/surviving-run.ts";
+import { mw } from "../support/cli.ts";
+import { startEngine } from "../support/engine/index.ts";
+import { RunFiles } from "../support/killed-run.ts";
+import { leftoversAfter, machines } from "../support/leftovers.ts";
+import { serve, type Served } from "../support/serve.ts";
+import { agents, asked, begun, eventsOf, said, SurvivingRuns, until } from "../support/surviving-run.ts";
 
 const place = mkdtempSync(join(tmpdir(), "mw-run-takeover-"));
 const runs = new SurvivingRuns(place);
@@ -13,6 +16,15 @@ beforeAll(() => runs.prepare());
 afterAll(() => rmSync(place, { recursive: true, force: true }));
 
 const thirdQuestion = (agentsThere: number) => ({ what: "the third question", holds: 2, when: (of: RunFiles, to: Parameters<typeof asked>[0]) => begun(of) === agentsThere && asked(to, 2) === agentsThere }) as const;
+const KEY = "the-first-key-of-all";
+const attempt = (look: () => boolean): boolean => {
+  try {
+    return look();
+  } catch {
+    // It is not there yet.
+    return false;
+  }
+};
 const nobody = (mark: string): boolean => agents(mark).length === 0;
 
 it("goes on with every one of several", async () => {
@@ -27,6 +39,32 @@ it("hears of one that ended while nobody listened", async () => {
   expect(pids.size).toBe(1);
   expect(eventsOf(files, "rollout_taken_over").length).toBe(1);
   expect(await runs.essence(files.run)).toEqual([await runs.expected()]);
+}, 180_000);
+
+it("goes on under the next server, where a server had the run", async () => {
+  const start = (port = 0): Promise<Served> => serve({ home: runs.home, key: KEY, port, args: ["--warm", "0", "--take-over", "300"] });
+  let held = true;
+  const engine = await startEngine(({ turn }) => ({ content: `answer ${turn}`, ...(held && turn === 2 ? { delayMs: 600_000 } : {}) }));
+  let server = await start();
+  try {
+    const files = new RunFiles(runs.home);
+    const running = mw([...runs.arguments(engine, "served", []), "--server", server.url], { env: { MW_HOME: join(place, "client"), MW_API_KEY: KEY } });
+    await until("the third question", () => attempt(() => thirdQuestion(1).when(files, engine)));
+    const before = agents("served");
+    await server.stop("SIGKILL");
+    held = false;
+    server = await start(server.port);
+    const { code, stderr } = await running;
+    expect(code, stderr).toBe(0);
+    expect(before.length).toBe(1);
+    expect(eventsOf(files, "rollout_leased").length).toBe(1);
+    expect(eventsOf(files, "rollout_taken_over").length).toBe(1);
+    expect(await runs.essence(files.run)).toEqual([await runs.expected()]);
+  } finally {
+    await server.stop();
+    await engine.close();
+  }
+  expect(await leftoversAfter(runs.home)).toEqual([]);
 }, 180_000);
 
 it("begins anew where nobody came in time, and says why", async () => {

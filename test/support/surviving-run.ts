@@ -84,7 +84,7 @@ export class SurvivingRuns {
     return (this.#expected ??= (async () => {
       const engine = await startEngine(({ turn }) => ({ content: `answer ${turn}` }));
       try {
-        const { code, stdout, stderr } = await mw(this.#arguments(engine, "undisturbed", []), { env: { MW_HOME: this.#home } });
+        const { code, stdout, stderr } = await mw(this.arguments(engine, "undisturbed", []), { env: { MW_HOME: this.#home } });
         expect(code, stderr).toBe(0);
         return (await this.essence((JSON.parse(stdout) as { run: string }).run))[0];
       } finally {
@@ -120,7 +120,7 @@ export class SurvivingRuns {
     const engine = await startEngine((request) => ({ content: `answer ${request.turn}`, ...(isTurn(request) && held.has(request.turn) ? { delayMs: 600_000 } : {}) }));
     const look = (): void => agents(mark).forEach((pid) => pids.add(pid));
     try {
-      let controller: CliProcess = startCli(this.#home, this.#arguments(engine, `${mark} ${waits ?? ""}`, more));
+      let controller: CliProcess = startCli(this.#home, this.arguments(engine, `${mark} ${waits ?? ""}`, more));
       for (const { what, when, holds, signals, after = () => true } of deaths) {
         await killWhen(controller, what, () => {
           look();
@@ -145,7 +145,8 @@ export class SurvivingRuns {
     }
   }
 
-  #arguments(engine: Engine, words: string, more: readonly string[]): readonly string[] {
+  /** Of `mw`. `words`: what the agents are known by, and the turn behind which they wait. */
+  arguments(engine: Engine, words: string, more: readonly string[]): readonly string[] {
     const command = `${process.execPath} --input-type=module -e '${PROGRAM}' ${words}`;
     return ["run", this.#task, "--harness", "generic", "--harness-command", command, "--upstream", `vllm=${engine.root}`, "--model", "m", "--require-tokens", "--seed", "1", "--json", "--quiet", ...more];
   }
@@ -197,6 +198,6 @@ function isTurn({ body }: EngineRequest): boolean {
   return JSON.stringify(body["messages"]).includes("/work/out");
 }
 
-async function until(what: string, holds: () => boolean): Promise<void> {
+export async function until(what: string, holds: () => boolean): Promise<void> {
   for (const end = Date.now() + 120_000; !holds(); await new Promise((resolve) => setTimeout(resolve, 20))) if (Date.now() > end) throw new Error(`never came: ${what}`);
 }

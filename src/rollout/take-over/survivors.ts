@@ -1,4 +1,4 @@
-/** Machines that outlived the controller of a run: the rollouts that can be gone on with in them, and the end of all others. */
+/** Machines that outlived the controller of a run: the rollouts that can be gone on with in them, and the end of others. */
 import type { RolloutId } from "../../core/ids.ts";
 import type { Sandbox, SandboxBackend } from "../../sandbox/sandbox.ts";
 import { handoverDirectory } from "../../store/run-directory.ts";
@@ -15,15 +15,13 @@ export interface Survivor {
 export class Survivors {
   readonly #found: Map<RolloutId, Survivor | string>;
 
-  /** Of the machines that the backend has taken over. Those that nobody goes on with are ended. */
+  /** Of one run, among the machines that the backend has taken over. */
   static async find(home: string, state: RunState, backend: SandboxBackend): Promise<Survivors> {
     const found = new Map<RolloutId, Survivor | string>();
     for (const rollout of state.rollouts.values()) {
       if (rollout.phase !== "planned" && rollout.phase !== "recorded") found.set(rollout.rollout, await survivorOf(home, state, rollout, backend));
     }
-    const survivors = new Survivors(found);
-    await endOthers(backend, new Set(survivors.sandboxes));
-    return survivors;
+    return new Survivors(found);
   }
 
   static readonly none = new Survivors(new Map());
@@ -46,6 +44,11 @@ export class Survivors {
     return typeof found === "string" ? found : null;
   }
 
+  /** Those that nobody has taken. */
+  async end(): Promise<void> {
+    for (const found of this.#found.values()) if (typeof found !== "string") await found.sandbox.kill();
+  }
+
   /** From now on it is the caller's. */
   take({ rollout }: RolloutState): Survivor | null {
     const found = this.#found.get(rollout);
@@ -65,8 +68,8 @@ async function survivorOf(home: string, { run }: RunState, { rollout, phase, try
 }
 
 /** Before anything is made: what the backend has now is what it took over. */
-export async function endOthers(backend: SandboxBackend, claimed: ReadonlySet<string> = new Set()): Promise<readonly Sandbox["id"][]> {
-  const others = (await backend.list()).map(({ id }) => id).filter((id) => !claimed.has(id));
+export async function endOthers(backend: SandboxBackend, { sandboxes }: Survivors = Survivors.none): Promise<readonly Sandbox["id"][]> {
+  const others = (await backend.list()).map(({ id }) => id).filter((id) => !sandboxes.includes(id));
   await Promise.all(others.map(async (id) => backend.get(id)?.kill()));
   return others;
 }

@@ -109,7 +109,7 @@ export class Execution {
     if (existsSync(runDirectory(home, run))) return resumeRun(dependencies, run, () => runs.apiKey, resume);
     if (mark.request === null) return Promise.reject(new MwError("not_found", `there is no run ${run}`));
     const { run: _, ...request } = mark.request;
-    const plan: NewRun = { ...request, apiKeyFile: null, backend: "native", takeOverSeconds: null };
+    const plan: NewRun = { ...request, apiKeyFile: null, backend: "native", takeOverSeconds: runs.takeOverSeconds };
     return startRun(dependencies, plan, runs.apiKey);
   }
 }
