@@ -1,16 +1,14 @@
 /** Owners share a server that is full: against `mw serve` with real machines, and the official E2B SDK. */
-import { execFileSync } from "node:child_process";
 import { mkdtempSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { fileURLToPath } from "node:url";
 import { RateLimitError, Sandbox } from "e2b";
 import { afterAll, beforeAll, expect, it } from "vitest";
+import { otherOwner } from "../support/asking.ts";
 import { leftoversAfter } from "../support/leftovers.ts";
 import { makeTestRoot, type TestRoot } from "../support/rootfs.ts";
 import { serve, type Served } from "../support/serve.ts";
 
-const MAIN = fileURLToPath(new URL("../../dist/cli/main.js", import.meta.url));
 const base = mkdtempSync(join(tmpdir(), "mw-admission-"));
 const home = join(base, "home");
 const LOCAL = `e2b_${"a1".repeat(20)}`;
@@ -21,7 +19,7 @@ let other: string;
 beforeAll(async () => {
   image = makeTestRoot(base);
   server = await serve({ home, key: LOCAL, args: ["--max-sandboxes", String(PLACES)], env: { MW_MAX_SANDBOXES_PER_OWNER: "9" } });
-  other = execFileSync(process.execPath, [MAIN, "key", "add", "other", "--data", home], { encoding: "utf8" }).trim();
+  other = otherOwner(home)["x-api-key"];
   // The image's name is known to all once its path was used.
   const { id } = await create(LOCAL);
   await end(LOCAL, id);

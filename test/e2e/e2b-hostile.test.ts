@@ -1,18 +1,17 @@
 /** What no honest client of the E2B protocol sends, against `mw serve`: it is refused, and whoever comes next is served as before. */
-import { execFileSync, spawnSync } from "node:child_process";
+import { execFileSync } from "node:child_process";
 import { once } from "node:events";
 import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { request } from "node:http";
 import { connect } from "node:net";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { fileURLToPath } from "node:url";
 import { Sandbox } from "e2b";
 import { afterAll, beforeAll, describe, expect, it } from "vitest";
+import { otherOwner } from "../support/asking.ts";
 import { leftoversAfter } from "../support/leftovers.ts";
 import { serve, type Served } from "../support/serve.ts";
 
-const MAIN = fileURLToPath(new URL("../../dist/cli/main.js", import.meta.url));
 const base = mkdtempSync(join(tmpdir(), "mw-e2b-hostile-"));
 const home = join(base, "home");
 const KEY = `e2b_${"c3".repeat(20)}`;
@@ -176,8 +175,7 @@ describe("the control plane", () => {
   const control = (method: string, path: string, body?: unknown, key = KEY): Promise<Answer> => raw(method, path, { "x-api-key": key, "content-type": "application/json" }, body === undefined ? undefined : Buffer.from(JSON.stringify(body)));
 
   it("wants a key, and no other owner's", async () => {
-    const { stdout } = spawnSync(process.execPath, [MAIN, "key", "add", "other", "--data", home], { encoding: "utf8", env: { PATH: process.env["PATH"], HOME: base } });
-    const other = stdout.trim();
+    const { "x-api-key": other } = otherOwner(home);
     const { sandboxId: id } = sandbox;
     for (const [method, path, body] of [
       ["GET", ""],

@@ -1,41 +1,28 @@
 /** What one owner may keep on the server's disk, over both interfaces. */
-import { spawnSync } from "node:child_process";
 import { mkdtempSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { fileURLToPath } from "node:url";
 import { afterAll, beforeAll, expect, it } from "vitest";
+import { type Answer, asking, otherOwner } from "../support/asking.ts";
 import { leftoversAfter } from "../support/leftovers.ts";
 import { serve, type Served } from "../support/serve.ts";
 
-const MAIN = fileURLToPath(new URL("../../dist/cli/main.js", import.meta.url));
 const base = mkdtempSync(join(tmpdir(), "mw-owner-storage-"));
 const home = join(base, "home");
 const KEY = "the-first-key-of-all";
+const ask = asking(() => server, KEY);
 const MiB = 1 << 20;
 let server: Served;
 let other: Record<string, string>;
 beforeAll(async () => {
   server = await serve({ home, key: KEY, args: ["--warm", "0", "--max-snapshots-per-owner", "3", "--max-disk-per-owner", "200M"] });
-  other = { "x-api-key": spawnSync(process.execPath, [MAIN, "key", "add", "other", "--data", home], { encoding: "utf8", env: { PATH: process.env["PATH"], HOME: base } }).stdout.trim() };
+  other = otherOwner(home);
 });
 afterAll(async () => {
   expect(await server.stop()).toBe(0);
   expect(await leftoversAfter(home)).toEqual([]);
   rmSync(base, { recursive: true, force: true });
 });
-
-interface Answer {
-  readonly status: number;
-  // oxlint-disable-next-line typescript/no-explicit-any -- documents of many shapes, looked at field by field
-  readonly body: any;
-}
-
-async function ask(method: string, path: string, body?: unknown, key: Record<string, string> = { "x-api-key": KEY }): Promise<Answer> {
-  const response = await fetch(`${server.url}${path}`, { method, headers: { ...key, ...(body === undefined ? {} : { "content-type": "application/json" }) }, ...(body === undefined ? {} : { body: JSON.stringify(body) }) });
-  const text = await response.text();
-  return { status: response.status, body: text === "" ? null : (JSON.parse(text) as unknown) };
-}
 
 const create = (diskBytes: number, key?: Record<string, string>): Promise<Answer> => ask("POST", "/v1/sandboxes", { disk_bytes: diskBytes, ttl_ms: 600_000 }, key);
 const write = (id: string, mib: number): Promise<Answer> => ask("POST", `/v1/sandboxes/${id}/run`, { command: `head -c ${mib * MiB} /dev/urandom > /data` });

@@ -1,19 +1,17 @@
 /** What belongs to one owner is not there for another, on every route of the server; and nothing that listens answers without a key. */
-import { spawnSync } from "node:child_process";
 import { once } from "node:events";
 import { mkdtempSync, readFileSync, rmSync, readdirSync, readlinkSync } from "node:fs";
 import { request } from "node:http";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { fileURLToPath } from "node:url";
 import { afterAll, beforeAll, describe, expect, it } from "vitest";
 import { WebSocket } from "ws";
+import { otherOwner } from "../support/asking.ts";
 import { leftoversAfter } from "../support/leftovers.ts";
 import { serve, type Served } from "../support/serve.ts";
 import { serverRoutes, type ServerRoute, type ServerRoutes } from "../support/server-routes.ts";
 import { writeTask } from "../support/tasks.ts";
 
-const MAIN = fileURLToPath(new URL("../../dist/cli/main.js", import.meta.url));
 const base = mkdtempSync(join(tmpdir(), "mw-owners-"));
 const home = join(base, "home");
 const KEY = `e2b_${"d4".repeat(20)}`;
@@ -61,7 +59,7 @@ const other = (method: string, path: string, body?: unknown): Promise<Answer> =>
 beforeAll(async () => {
   all = await serverRoutes();
   server = await serve({ home, key: KEY });
-  otherKey = spawnSync(process.execPath, [MAIN, "key", "add", "other", "--data", home], { encoding: "utf8", env: { PATH: process.env["PATH"], HOME: base } }).stdout.trim();
+  otherKey = otherOwner(home)["x-api-key"];
   const made = async (answer: Promise<Answer>): Promise<Answer["body"]> => {
     const { status, body, text } = await answer;
     expect(status, text).toBeLessThan(300);

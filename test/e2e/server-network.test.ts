@@ -1,26 +1,25 @@
 /** Networks over the server's interfaces: lists that are read and changed, ports that are published, and what no machine reaches whatever its network. */
-import { spawnSync } from "node:child_process";
 import { mkdtempSync, rmSync } from "node:fs";
 import { createServer as createHttpServer } from "node:http";
 import { connect, createServer, type AddressInfo, type Server } from "node:net";
 import { networkInterfaces, tmpdir } from "node:os";
 import { join } from "node:path";
-import { fileURLToPath } from "node:url";
 import { afterAll, beforeAll, describe, expect, it } from "vitest";
+import { asking, otherOwner } from "../support/asking.ts";
 import { leftoversAfter } from "../support/leftovers.ts";
 import { serve, type Served } from "../support/serve.ts";
 
-const MAIN = fileURLToPath(new URL("../../dist/cli/main.js", import.meta.url));
 const base = mkdtempSync(join(tmpdir(), "mw-server-network-"));
 const home = join(base, "home");
 const KEY = "the-first-key-of-all";
+const ask = asking(() => server, KEY);
 const servers: Server[] = [];
 let server: Served;
 let other: Record<string, string>;
 let web = 0;
 beforeAll(async () => {
   server = await serve({ home, key: KEY, args: ["--warm", "0"], env: { MW_E2B_NETWORK: "allowlist", MW_E2B_ALLOW: "pypi.test *.hosted.test" } });
-  other = { "x-api-key": spawnSync(process.execPath, [MAIN, "key", "add", "other", "--data", home], { encoding: "utf8", env: { PATH: process.env["PATH"], HOME: base } }).stdout.trim() };
+  other = otherOwner(home);
   web = await listening(createHttpServer((_request, response) => response.end("web")));
 });
 afterAll(async () => {
@@ -34,18 +33,6 @@ async function listening(made: Server, host = "127.0.0.1"): Promise<number> {
   servers.push(made);
   await new Promise<void>((resolve, reject) => made.once("error", reject).listen(0, host, resolve));
   return (made.address() as AddressInfo).port;
-}
-
-interface Answer {
-  readonly status: number;
-  // oxlint-disable-next-line typescript/no-explicit-any -- documents of many shapes, looked at field by field
-  readonly body: any;
-}
-
-async function ask(method: string, path: string, body?: unknown, key: Record<string, string> = { "x-api-key": KEY }): Promise<Answer> {
-  const response = await fetch(`${server.url}${path}`, { method, headers: { ...key, ...(body === undefined ? {} : { "content-type": "application/json" }) }, ...(body === undefined ? {} : { body: JSON.stringify(body) }) });
-  const text = await response.text();
-  return { status: response.status, body: text === "" ? null : (JSON.parse(text) as unknown) };
 }
 
 async function create(more: Record<string, unknown>, key?: Record<string, string>): Promise<string> {

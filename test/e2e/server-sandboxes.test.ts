@@ -1,21 +1,21 @@
 /** The native sandbox interface over HTTP, against `mw serve` with real machines. */
-import { execFileSync, spawnSync } from "node:child_process";
+import { execFileSync } from "node:child_process";
 import { once } from "node:events";
 import { mkdirSync, mkdtempSync, readFileSync, rmSync, symlinkSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { fileURLToPath } from "node:url";
 import { afterAll, beforeAll, describe, expect, it } from "vitest";
 import { WebSocket } from "ws";
 import { sandboxesDocument } from "../../src/server/sandboxes/index.ts";
+import { type Answer, asking, otherOwner } from "../support/asking.ts";
 import { leftoversAfter, machines } from "../support/leftovers.ts";
 import { makeTestRoot, type TestRoot } from "../support/rootfs.ts";
 import { serve, type Served } from "../support/serve.ts";
 
-const MAIN = fileURLToPath(new URL("../../dist/cli/main.js", import.meta.url));
 const base = mkdtempSync(join(tmpdir(), "mw-server-sandboxes-"));
 const home = join(base, "home");
 const KEY = "the-first-key-of-all";
+const ask = asking(() => server, KEY);
 let image: TestRoot;
 let server: Served;
 beforeAll(async () => {
@@ -28,24 +28,6 @@ afterAll(async () => {
   expect(await leftoversAfter(home)).toEqual([]);
   rmSync(base, { recursive: true, force: true });
 });
-
-interface Answer {
-  readonly status: number;
-  readonly headers: Headers;
-  // oxlint-disable-next-line typescript/no-explicit-any -- documents of many shapes, looked at field by field
-  readonly body: any;
-}
-
-async function ask(method: string, path: string, body?: unknown, headers: Record<string, string> = {}): Promise<Answer> {
-  const raw = body instanceof Uint8Array;
-  const response = await fetch(`${server.url}${path}`, {
-    method,
-    headers: { "x-api-key": KEY, ...(body === undefined ? {} : { "content-type": raw ? "application/octet-stream" : "application/json" }), ...headers },
-    ...(body === undefined ? {} : { body: raw ? Buffer.from(body) : JSON.stringify(body) }),
-  });
-  const text = await response.text();
-  return { status: response.status, headers: response.headers, body: text === "" ? null : (JSON.parse(text) as unknown) };
-}
 
 async function create(more: Record<string, unknown> = {}, headers: Record<string, string> = {}): Promise<string> {
   const { status, body } = await ask("POST", "/v1/sandboxes", { image: `dir:${image.directory}`, ...more }, headers);
@@ -343,7 +325,7 @@ describe("what is kept", () => {
 describe("owners", () => {
   it("do not see or touch what is another's, nor the host's files", async () => {
     const mine = await create();
-    const key = spawnSync(process.execPath, [MAIN, "key", "add", "other", "--data", home], { encoding: "utf8", env: { PATH: process.env["PATH"], HOME: base } }).stdout.trim();
+    const { "x-api-key": key } = otherOwner(home);
     const other = { "x-api-key": key };
     expect((await ask("GET", "/v1/sandboxes", undefined, other)).body.sandboxes).toEqual([]);
     for (const [method, path, body] of [

@@ -6,6 +6,7 @@ import { chmodSync, existsSync, mkdtempSync, readdirSync, rmSync } from "node:fs
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { afterAll, beforeAll, expect, test } from "vitest";
+import { type Answer, asking } from "../support/asking.ts";
 import { delays } from "../support/helper-kills.ts";
 import { leftoversAfter } from "../support/leftovers.ts";
 import { makeTestRoot, type TestRoot } from "../support/rootfs.ts";
@@ -27,23 +28,8 @@ beforeAll(() => {
 });
 afterAll(() => rmSync(base, { recursive: true, force: true }));
 
-interface Answer {
-  readonly status: number;
-  // oxlint-disable-next-line typescript/no-explicit-any -- documents of many shapes, looked at field by field
-  readonly body: any;
-}
-
 /** Null when the server died meanwhile. */
-async function ask({ url }: Served, method: string, path: string, body?: unknown): Promise<Answer | null> {
-  try {
-    const response = await fetch(`${url}${path}`, { method, headers: { "x-api-key": KEY, ...(body === undefined ? {} : { "content-type": "application/json" }) }, ...(body === undefined ? {} : { body: JSON.stringify(body) }) });
-    const text = await response.text();
-    return { status: response.status, body: text === "" ? null : (JSON.parse(text) as unknown) };
-  } catch {
-    return null;
-  }
-}
-
+const ask = (server: Served, method: string, path: string, body?: unknown): Promise<Answer | null> => asking(() => server, KEY)(method, path, body).catch(() => null);
 const start = (home: string): Promise<Served> => serve({ home, key: KEY, args: ["--warm", "0"] });
 const names = (path: string): readonly string[] => (existsSync(path) ? readdirSync(path) : []);
 const inStore = (home: string, part: string): readonly string[] => names(join(home, "snapshots", part));

@@ -5,6 +5,7 @@ import { join } from "node:path";
 import { afterAll, afterEach, beforeAll, expect, it } from "vitest";
 import { until } from "../conformance/sandbox/fixture.ts";
 import { mw } from "../support/cli.ts";
+import { asking } from "../support/asking.ts";
 import { leftoversAfter } from "../support/leftovers.ts";
 import { makeTestRoot, type TestRoot } from "../support/rootfs.ts";
 import { serve, type Served } from "../support/serve.ts";
@@ -14,6 +15,7 @@ const KEY = "the-first-key-of-all";
 let image: TestRoot;
 let homes = 0;
 let server: Served | null = null;
+const ask = asking(() => server, KEY);
 beforeAll(() => {
   image = makeTestRoot(base);
 });
@@ -32,17 +34,6 @@ const restart = async (home: string): Promise<void> => {
   await server?.stop("SIGKILL");
   await start(home, ["--take-over", "300"], port);
 };
-
-// oxlint-disable-next-line typescript/no-explicit-any -- documents of many shapes, looked at field by field
-async function ask(method: string, path: string, body?: unknown, headers: Record<string, string> = {}): Promise<{ readonly status: number; readonly body: any }> {
-  const response = await fetch(`${server?.url ?? ""}${path}`, {
-    method,
-    headers: { "x-api-key": KEY, ...(body === undefined ? {} : { "content-type": "application/json" }), ...headers },
-    ...(body === undefined ? {} : { body: JSON.stringify(body) }),
-  });
-  const text = await response.text();
-  return { status: response.status, body: text === "" ? null : (JSON.parse(text) as unknown) };
-}
 
 async function run(id: string, command: string): Promise<string> {
   const { status, body } = await ask("POST", `/v1/sandboxes/${id}/run`, { command });

@@ -10,6 +10,7 @@ import { fileURLToPath } from "node:url";
 import { Sandbox } from "e2b";
 import { afterAll, beforeAll, expect, test } from "vitest";
 import { until } from "../conformance/sandbox/fixture.ts";
+import { asking } from "../support/asking.ts";
 import { leftoversAfter } from "../support/leftovers.ts";
 import { serve, type Served } from "../support/serve.ts";
 
@@ -19,6 +20,7 @@ const base = mkdtempSync(join(tmpdir(), "mw-served-processes-"));
 const home = join(base, "home");
 let criu = "";
 let server: Served;
+const ask = asking(() => server, KEY);
 
 /** Writes its process and a number that grows, whole at each moment. What counts is in its memory alone. */
 const COUNTER = "i=0; while :; do i=$((i+1)); echo $$ $i > /tmp/n.new; mv /tmp/n.new /tmp/n; sleep 0.01; done";
@@ -82,18 +84,6 @@ test("E2B's SDK: a counter goes on after pauses and from a snapshot", async () =
   expect(await again.commands.kill(command.pid)).toBe(true);
   await again.kill();
 });
-
-interface Answer {
-  readonly status: number;
-  // oxlint-disable-next-line typescript/no-explicit-any -- documents of many shapes, looked at field by field
-  readonly body: any;
-}
-
-async function ask(method: string, path: string, body?: unknown): Promise<Answer> {
-  const response = await fetch(`${server.url}${path}`, { method, headers: { "x-api-key": KEY, ...(body === undefined ? {} : { "content-type": "application/json" }) }, ...(body === undefined ? {} : { body: JSON.stringify(body) }) });
-  const text = await response.text();
-  return { status: response.status, body: text === "" ? null : (JSON.parse(text) as unknown) };
-}
 
 test("the native interface: a counter goes on after pauses, a kill of the server, in children and from snapshots", async () => {
   const made = await ask("POST", "/v1/sandboxes", { image: "host", checkpointable: true, memory_bytes: 512 << 20, ttl_ms: 3_600_000 });
