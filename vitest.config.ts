@@ -20,6 +20,7 @@ export default defineConfig({
     // Generous, because a loaded machine is no defect: tests wait for conditions, not for times.
     testTimeout: suite?.testTimeout ?? 180_000,
     hookTimeout: 300_000,
+    expect: { poll: { timeout: 60_000 } },
     globalSetup: ["test/support/global-setup.ts"],
   },
 });

@@ -5,6 +5,7 @@ import { expect, it } from "vitest";
 import { temporaryDirectory } from "../../test/support/image-tools.ts";
 import { holderLives, ownToken } from "./holder.ts";
 import { withLock } from "./lock.ts";
+import { mortal } from "../../test/support/mortal.ts";
 
 const module = new URL("../../dist/image/lock.js", import.meta.url).href;
 
@@ -18,7 +19,7 @@ function counter(directory: string, times: number): Promise<number | null> {
       await new Promise((resolve) => setTimeout(resolve, 1));
       writeFileSync(${JSON.stringify(join(directory, "count"))}, String(value + 1));
     });`;
-  return new Promise((resolve) => spawn(process.execPath, ["--input-type=module", "-e", code], { stdio: "ignore" }).once("exit", resolve));
+  return new Promise((resolve) => mortal(spawn(process.execPath, ["--input-type=module", "-e", code], { stdio: "ignore" })).once("exit", resolve));
 }
 
 it("excludes processes and callers, and leaves nothing behind", async () => {
@@ -43,7 +44,7 @@ it("excludes processes and callers, and leaves nothing behind", async () => {
 it("is taken over from a holder that was killed, and never from one that lives", async () => {
   const directory = temporaryDirectory();
   const path = join(directory, "lock");
-  const child = spawn(process.execPath, ["--input-type=module", "-e", `const { withLock } = await import(${JSON.stringify(module)}); await withLock(${JSON.stringify(path)}, () => new Promise(() => setInterval(() => {}, 1000)));`], { stdio: "ignore" });
+  const child = mortal(spawn(process.execPath, ["--input-type=module", "-e", `const { withLock } = await import(${JSON.stringify(module)}); await withLock(${JSON.stringify(path)}, () => new Promise(() => setInterval(() => {}, 1000)));`], { stdio: "ignore" }));
   while (!readdirSync(directory).includes("lock")) await new Promise((resolve) => setTimeout(resolve, 5));
   let waitingFor = "";
   const taken = withLock(path, () => Promise.resolve("mine"), { onWait: (pid) => (waitingFor = pid) });

@@ -6,6 +6,7 @@ import { describeTree, inOverlay, python, run, temporaryDirectory } from "../../
 import { LIMITS } from "../core/limits.ts";
 import { EMPTY_CONFIG } from "./records.ts";
 import { openImageStore } from "./store.ts";
+import { mortal } from "../../test/support/mortal.ts";
 
 /** A root with everything that is easily lost. */
 function difficultRoot(): string {
@@ -170,7 +171,7 @@ describe("the collector", () => {
     const store = await openImageStore({ home });
     const messages: string[] = [];
     const options = { progress: (message: string) => void messages.push(message) };
-    const children = [1, 2].map(() => new Promise((resolve) => spawn(process.execPath, childArguments(home, `dir:${root}`), { stdio: "ignore" }).once("exit", resolve)));
+    const children = [1, 2].map(() => new Promise((resolve) => mortal(spawn(process.execPath, childArguments(home, `dir:${root}`), { stdio: "ignore" })).once("exit", resolve)));
     const images = await Promise.all([1, 2, 3, 4].map(() => store.resolve(`dir:${root}`, options)));
     expect(new Set(images.map(({ digest }) => digest)).size).toBe(1);
     expect(messages.filter((message) => message.startsWith("copying")).length).toBeLessThanOrEqual(1);
@@ -222,7 +223,7 @@ async function halfMade(root: string): Promise<string> {
   for (;;) {
     const home = temporaryDirectory();
     const entries = (directory: string): string[] => (existsSync(join(home, directory)) ? readdirSync(join(home, directory)) : []);
-    const child = spawn(process.execPath, childArguments(home, `dir:${root}`), { stdio: "ignore" });
+    const child = mortal(spawn(process.execPath, childArguments(home, `dir:${root}`), { stdio: "ignore" }));
     const ended = new Promise((resolve) => child.once("exit", resolve));
     const begun = (): boolean => entries("images/tmp").some((name) => existsSync(join(home, "images/tmp", name, "fs/bin")));
     while (child.exitCode === null && !begun()) await new Promise((resolve) => setTimeout(resolve, 2));

@@ -13,6 +13,7 @@ import { MODEL_DIRECTORY } from "../support/engine/tokenizer.ts";
 import { leftoversAfter } from "../support/leftovers.ts";
 import { serve, type Served } from "../support/serve.ts";
 import { writeTask } from "../support/tasks.ts";
+import { mortal } from "../support/mortal.ts";
 
 const place = mkdtempSync(join(tmpdir(), "mw-dashboard-served-"));
 const home = join(place, "home");
@@ -210,7 +211,7 @@ interface Command {
 }
 
 function command(args: readonly string[], data = home): Command {
-  const child = spawn(process.execPath, [MAIN, ...args], { env: { PATH: process.env["PATH"], HOME: place, MW_HOME: data }, stdio: ["ignore", "pipe", "pipe"] });
+  const child = mortal(spawn(process.execPath, [MAIN, ...args], { env: { PATH: process.env["PATH"], HOME: place, MW_HOME: data }, stdio: ["ignore", "pipe", "pipe"] }));
   let printed = "";
   for (const stream of [child.stdout, child.stderr]) stream.on("data", (data: Buffer) => (printed += data.toString()));
   const ended = new Promise<number | null>((resolve) => child.once("close", resolve));

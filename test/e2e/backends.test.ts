@@ -11,6 +11,7 @@ import { mw } from "../support/cli.ts";
 import { makeTestRoot, type TestRoot } from "../support/rootfs.ts";
 import { serve, type Served } from "../support/serve.ts";
 import { writeTask } from "../support/tasks.ts";
+import { mortal } from "../support/mortal.ts";
 
 const KEY = "e2b_0123456789abcdef0123456789abcdef89abcdef";
 const MAIN = fileURLToPath(new URL("../../dist/cli/main.js", import.meta.url));
@@ -110,7 +111,7 @@ describe("mw sandbox --backend remote:URL", () => {
 
 describe("mw sandbox create", () => {
   it.each(["remote", "oci:crun"])("holds a machine of --backend %s for other commands", async (backend) => {
-    const holder = spawn(process.execPath, [MAIN, "sandbox", "create", "--backend", backend === "remote" ? remote() : backend, `dir:${image.directory}`], { env: { PATH: process.env["PATH"], HOME: place, ...env }, stdio: ["ignore", "pipe", "inherit"] });
+    const holder = mortal(spawn(process.execPath, [MAIN, "sandbox", "create", "--backend", backend === "remote" ? remote() : backend, `dir:${image.directory}`], { env: { PATH: process.env["PATH"], HOME: place, ...env }, stdio: ["ignore", "pipe", "inherit"] }));
     const ended = new Promise((resolve) => holder.once("exit", resolve));
     const id = await new Promise<string>((resolve, reject) => {
       holder.stdout.once("data", (data: Buffer) => resolve(data.toString().trim()));
@@ -118,7 +119,7 @@ describe("mw sandbox create", () => {
     });
     // In processes of their own: what a command prints is theirs.
     const other = async (args: readonly string[], input = ""): Promise<string> => {
-      const child = spawn(process.execPath, [MAIN, "sandbox", ...args], { env: { PATH: process.env["PATH"], HOME: place, ...env } });
+      const child = mortal(spawn(process.execPath, [MAIN, "sandbox", ...args], { env: { PATH: process.env["PATH"], HOME: place, ...env } }));
       const chunks: Buffer[] = [];
       for (const stream of [child.stdout, child.stderr]) stream.on("data", (chunk: Buffer) => chunks.push(chunk));
       child.stdin.end(input);
@@ -147,7 +148,7 @@ describe("mw sandbox create", () => {
   }, 120_000);
 
   it("takes a machine of --backend remote along when it is interrupted", async () => {
-    const holder = spawn(process.execPath, [MAIN, "sandbox", "create", "--backend", remote(), `dir:${image.directory}`], { env: { PATH: process.env["PATH"], HOME: place, ...env }, stdio: ["ignore", "pipe", "pipe"] });
+    const holder = mortal(spawn(process.execPath, [MAIN, "sandbox", "create", "--backend", remote(), `dir:${image.directory}`], { env: { PATH: process.env["PATH"], HOME: place, ...env }, stdio: ["ignore", "pipe", "pipe"] }));
     let stderr = "";
     holder.stderr.on("data", (data: Buffer) => (stderr += data.toString()));
     const ended = new Promise((resolve) => holder.once("exit", resolve));

@@ -125,7 +125,7 @@ describe("a run on a server", () => {
       const files = new RunFiles(home);
       let send = (): void => undefined;
       const running = mw(args(...more), { env, interrupt: (given) => (send = given) });
-      await expect.poll(() => attempt(() => recordedIn(files).length === 1), { timeout: 120_000 }).toBe(true);
+      await expect.poll(() => attempt(() => recordedIn(files).length >= 1), { timeout: 120_000 }).toBe(true);
       for (let at = 0; at < times; at++) send();
       const { code, stderr } = await running;
       return { code, stderr, run: files.run };

@@ -6,6 +6,7 @@ import { join } from "node:path";
 import { fileURLToPath } from "node:url";
 import { afterAll, beforeAll, expect, test } from "vitest";
 import { makeTestRoot, type TestRoot } from "../support/rootfs.ts";
+import { mortal } from "../support/mortal.ts";
 
 const MAIN = fileURLToPath(new URL("../../dist/cli/main.js", import.meta.url));
 let base = "";
@@ -20,7 +21,7 @@ afterAll(() => rmSync(base, { recursive: true, force: true }));
 const env = (): NodeJS.ProcessEnv => ({ PATH: process.env["PATH"], HOME: base, MW_HOME: join(base, "home") });
 
 function mw(inputs: readonly string[], stdin = ""): { readonly code: number | null; readonly out: string; readonly err: string } {
-  const result = spawnSync(process.execPath, [MAIN, "sandbox", ...inputs], { env: env(), input: stdin, encoding: "utf8", timeout: 50_000 });
+  const result = spawnSync(process.execPath, [MAIN, "sandbox", ...inputs], { env: env(), input: stdin, encoding: "utf8", timeout: 150_000 });
   return { code: result.status, out: result.stdout, err: result.stderr };
 }
 
@@ -46,7 +47,7 @@ test("bad input is told what, where and how", () => {
 });
 
 test("create holds a machine that other processes reach, until rm", async () => {
-  const holder = spawn(process.execPath, [MAIN, "sandbox", "create", reference()], { env: env(), stdio: ["ignore", "pipe", "ignore"] });
+  const holder = mortal(spawn(process.execPath, [MAIN, "sandbox", "create", reference()], { env: env(), stdio: ["ignore", "pipe", "ignore"] }));
   const ended = new Promise<number | null>((resolve) => holder.once("exit", resolve));
   const id = await new Promise<string>((resolve, reject) => {
     holder.stdout.once("data", (data: Buffer) => resolve(data.toString().trim()));
@@ -66,7 +67,7 @@ test("create holds a machine that other processes reach, until rm", async () => 
 
 /** Starts a holder and resolves to its machine's id. */
 async function held(inputs: readonly string[]): Promise<{ readonly id: string; readonly ended: Promise<number | null> }> {
-  const holder = spawn(process.execPath, [MAIN, "sandbox", "create", ...inputs], { env: env(), stdio: ["ignore", "pipe", "pipe"] });
+  const holder = mortal(spawn(process.execPath, [MAIN, "sandbox", "create", ...inputs], { env: env(), stdio: ["ignore", "pipe", "pipe"] }));
   let err = "";
   holder.stderr.on("data", (data: Buffer) => (err += data.toString()));
   const ended = new Promise<number | null>((resolve) => holder.once("exit", resolve));

@@ -10,6 +10,7 @@ import { afterAll, beforeAll, expect, test } from "vitest";
 import { mw } from "../support/cli.ts";
 import { makeTestRoot, type TestRoot } from "../support/rootfs.ts";
 import { writeTask } from "../support/tasks.ts";
+import { mortal } from "../support/mortal.ts";
 
 const MAIN = fileURLToPath(new URL("../../dist/cli/main.js", import.meta.url));
 const place = mkdtempSync(join(tmpdir(), "mw-task-network-"));
@@ -32,7 +33,7 @@ afterAll(() => {
   rmSync(place, { recursive: true, force: true });
 });
 
-const ask = (path: string): string => `timeout 20 wget -q -O - http://localhost:${port}/${path} 2>&1`;
+const ask = (path: string): string => `timeout 50 wget -q -O - http://localhost:${port}/${path} 2>&1`;
 
 interface Rollout {
   readonly outcome: string;
@@ -95,7 +96,7 @@ test("bad lists are told where they are", async () => {
 });
 
 function held(...inputs: string[]): Promise<{ readonly document: { readonly sandbox: string; readonly published?: readonly { readonly address: string; readonly host_port: number; readonly port: number }[] }; readonly end: () => Promise<number | null>; readonly errors: () => string }> {
-  const holder = spawn(process.execPath, [MAIN, "sandbox", "create", "--json", ...inputs, `dir:${image.directory}`], { env: { PATH: process.env["PATH"], HOME: place, ...env }, stdio: ["ignore", "pipe", "pipe"] });
+  const holder = mortal(spawn(process.execPath, [MAIN, "sandbox", "create", "--json", ...inputs, `dir:${image.directory}`], { env: { PATH: process.env["PATH"], HOME: place, ...env }, stdio: ["ignore", "pipe", "pipe"] }));
   let [out, err] = ["", ""];
   holder.stderr.on("data", (data: Buffer) => (err += data.toString()));
   const ended = new Promise<number | null>((resolve) => holder.once("exit", resolve));
@@ -127,7 +128,7 @@ test("a held machine's list is shown and changed, its refusals are told as they 
   const network = async (...more: string[]): Promise<{ network: string; egress: { allow: string[]; refused: number; refusals: { host: string; count: number }[] } }> => JSON.parse((await mw(["sandbox", "network", sandbox, "--json", ...more], { env })).stdout) as Awaited<ReturnType<typeof network>>;
   const exec = (command: string): ReturnType<typeof mw> => mw(["sandbox", "exec", sandbox, "--json", "--", "sh", "-c", command], { env });
   expect((JSON.parse((await exec(ask("x"))).stdout) as { stdout: string }).stdout).toContain("403");
-  expect(errors()).toContain(`network: localhost:${port} is not in the list of allowed hosts`);
+  await expect.poll(errors, { timeout: 60_000 }).toContain(`network: localhost:${port} is not in the list of allowed hosts`);
   expect(await network()).toMatchObject({ network: "allowlist", egress: { allow: ["listed.test"], refused: 1, refusals: [{ host: "localhost", count: 1 }] } });
   await network("--allow", `localhost:${port}`, "--allow", `127.0.0.1:${port}`);
   expect((JSON.parse((await exec(ask("y"))).stdout) as { stdout: string }).stdout).toBe("from outside");
@@ -142,7 +143,7 @@ test("a held machine's list is shown and changed, its refusals are told as they 
   expect(await reach(hostPort)).toBe("");
   await exec("(while true; do echo hello from inside | nc -l -p 7000; done) > /dev/null 2>&1 &");
   let got = "";
-  for (let tries = 0; got === "" && tries < 50; tries++) {
+  for (let tries = 0; got === "" && tries < 600; tries++) {
     got = await reach(hostPort);
     if (got === "") await new Promise((resolve) => setTimeout(resolve, 100));
   }

@@ -8,6 +8,7 @@ import { startEngine } from "../support/engine/index.ts";
 import { MODEL_DIRECTORY } from "../support/engine/tokenizer.ts";
 import { leftoversAfter } from "../support/leftovers.ts";
 import { writeTask } from "../support/tasks.ts";
+import { mortal } from "../support/mortal.ts";
 
 const place = mkdtempSync(join(tmpdir(), "mw-outside-"));
 const home = join(place, "home");
@@ -34,10 +35,10 @@ describe("mw train --trainer URL", () => {
     const engine = await startEngine([{ content: null, calls: [{ command: "mkdir -p /work; echo hello > /work/out" }] }, { content: "done" }], { flavour: "sglang" });
     engine.version = "1";
     const start = async (): Promise<{ readonly child: ChildProcess; readonly url: string; readonly over: Promise<{ readonly code: number | null; readonly stdout: string }> }> => {
-      const child = spawn(process.execPath, [MAIN, "train", `easy=${join(easy, "..")}@3`, join(never, ".."), "--trainer", "http://127.0.0.1:0/v1/runs/mix", "--group-size", "2", "--max-staleness", "4", "--concurrency", "4", "--checkpoint", "every-turn", "--seed", "1", "--json"], {
+      const child = mortal(spawn(process.execPath, [MAIN, "train", `easy=${join(easy, "..")}@3`, join(never, ".."), "--trainer", "http://127.0.0.1:0/v1/runs/mix", "--group-size", "2", "--max-staleness", "4", "--concurrency", "4", "--checkpoint", "every-turn", "--seed", "1", "--json"], {
         env: { ...process.env, MW_HOME: home, MW_API_KEY: KEY, MW_TOKENIZER: MODEL_DIRECTORY },
         stdio: ["ignore", "pipe", "pipe"],
-      });
+      }));
       let [stdout, stderr] = ["", ""];
       child.stdout.on("data", (chunk: Buffer) => (stdout += chunk.toString()));
       const over = new Promise<{ readonly code: number | null; readonly stdout: string }>((resolve) => child.once("close", (code) => resolve({ code, stdout })));

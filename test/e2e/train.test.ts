@@ -10,6 +10,7 @@ import { z } from "zod";
 import { TaskDraw } from "../../src/trainer/draw.ts";
 import { mw } from "../support/cli.ts";
 import { leftoversAfter, machines } from "../support/leftovers.ts";
+import { mortal } from "../support/mortal.ts";
 
 const TASKS = resolve("worlds/errands/train");
 const MW = resolve("dist/cli/main.js");
@@ -33,7 +34,7 @@ const acceptedSchema = z.looseObject({ type: z.literal("accepted"), spec: z.loos
 const documentSchema = z.looseObject({ ended: z.string(), steps: z.number(), rollouts: z.number(), stalenessMax: z.number(), meanFirst: z.number(), meanLast: z.number() });
 
 function start(args: readonly string[]): ChildProcess {
-  return spawn(process.execPath, [MW, "train", ...args], { cwd: place, env, stdio: ["ignore", "pipe", "pipe"] });
+  return mortal(spawn(process.execPath, [MW, "train", ...args], { cwd: place, env, stdio: ["ignore", "pipe", "pipe"] }));
 }
 
 async function stepped(child: ChildProcess, step: number): Promise<void> {
@@ -49,14 +50,16 @@ function events(): readonly unknown[] {
 
 it("goes on after a kill and after an interrupt: the draw is the seed's, and every group is trained on once", async () => {
   const killed = start([TASKS, "--dir", directory, ...SIZE]);
+  const gone = once(killed, "exit");
   await stepped(killed, 2);
   killed.kill("SIGKILL");
-  await once(killed, "exit");
+  await gone;
   const interrupted = start(["--resume", "--dir", directory]);
+  const ended = once(interrupted, "exit");
   await stepped(interrupted, 3);
   interrupted.kill("SIGINT");
   // An interrupt that comes when the last step is done finds nothing to stop.
-  const [code] = (await once(interrupted, "exit")) as [number];
+  const [code] = (await ended) as [number];
   expect([130, 0, 1]).toContain(code);
   const last = await mw(["train", "--resume", "--dir", directory, "--json"], { cwd: place, env });
   expect(last.stdout, last.stderr).toMatch(/^{/);

@@ -5,6 +5,7 @@ import { join } from "node:path";
 import { expect } from "vitest";
 import { seededRandom } from "../../src/core/runtime.ts";
 import { leftoversAfter, machines } from "../support/leftovers.ts";
+import { mortal } from "../support/mortal.ts";
 
 const MAIN = join(import.meta.dirname, "../../dist/cli/main.js");
 
@@ -53,7 +54,7 @@ export async function killSpawners(options: KillOptions): Promise<void> {
     let victims = childrenOf(child.pid ?? 0);
     // A new spawner may be on its way.
     for (; victims.length === 0; victims = childrenOf(child.pid ?? 0)) await delay(10);
-    for (const pid of victims) process.kill(pid, "SIGKILL");
+    for (const pid of victims) killOne(pid);
   }
   await end;
 }
@@ -106,6 +107,15 @@ async function checkEnd(home: string, child: ChildProcess, rollouts: number, may
   expect(await leftoversAfter(home)).toEqual([]);
 }
 
+/** A helper beside the spawner may have ended by itself. */
+function killOne(pid: number): void {
+  try {
+    process.kill(pid, "SIGKILL");
+  } catch (error) {
+    if ((error as NodeJS.ErrnoException).code !== "ESRCH") throw error;
+  }
+}
+
 function childrenOf(pid: number): readonly number[] {
   return readFileSync(`/proc/${pid}/task/${pid}/children`, "utf8").split(" ").filter((text) => text !== "").map(Number);
 }
@@ -123,7 +133,7 @@ function checkLog(path: string, rollouts: number): void {
 }
 
 function start(home: string, args: readonly string[]): ChildProcess {
-  return spawn(process.execPath, [MAIN, ...args], { env: { ...process.env, MW_HOME: home }, stdio: ["ignore", "pipe", "inherit"] });
+  return mortal(spawn(process.execPath, [MAIN, ...args], { env: { ...process.env, MW_HOME: home }, stdio: ["ignore", "pipe", "inherit"] }));
 }
 
 function ended(child: ChildProcess): Promise<number | null> {

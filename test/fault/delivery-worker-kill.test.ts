@@ -8,6 +8,7 @@ import { systemRuntime } from "../../src/core/runtime.ts";
 import { startEngine } from "../support/engine/index.ts";
 import { leftoversAfter, machines } from "../support/leftovers.ts";
 import { writeTask } from "../support/tasks.ts";
+import { mortal } from "../support/mortal.ts";
 
 const place = mkdtempSync(join(tmpdir(), "mw-worker-kill-"));
 const home = join(place, "home");
@@ -36,7 +37,7 @@ describe("kill -9 of a process that runs a trainer's rollouts", () => {
     const log = join(home, "runs", run, "events.jsonl");
     const said = new Map<string, string>();
     const start = (): { readonly child: ChildProcess; readonly over: Promise<number | null> } => {
-      const child = spawn(process.execPath, ["--import", "tsx", PROCESS, home, run, engine.root, "4", ...tasks], { stdio: ["ignore", "pipe", "inherit"] });
+      const child = mortal(spawn(process.execPath, ["--import", "tsx", PROCESS, home, run, engine.root, "4", ...tasks], { stdio: ["ignore", "pipe", "inherit"] }));
       let text = "";
       child.stdout.on("data", (chunk: Buffer) => {
         text += chunk.toString();

@@ -5,6 +5,7 @@ import { join } from "node:path";
 import { afterAll, beforeAll, describe, expect, it } from "vitest";
 import { leftoversAfter } from "../support/leftovers.ts";
 import { writeTask } from "../support/tasks.ts";
+import { mortal } from "../support/mortal.ts";
 
 /** A data directory on a file system of its own, so that it can be full without harm to others. Mounting needs root. */
 const root = process.getuid?.() === 0;
@@ -74,7 +75,7 @@ interface Running {
 }
 
 function start(args: readonly string[], data = home): Running {
-  const child = spawn(process.execPath, [MAIN, ...args], { env: { ...process.env, MW_HOME: data }, stdio: ["ignore", "pipe", "pipe"] });
+  const child = mortal(spawn(process.execPath, [MAIN, ...args], { env: { ...process.env, MW_HOME: data }, stdio: ["ignore", "pipe", "pipe"] }));
   const running: Running = { process: child, stdout: "", stderr: "" };
   child.stdout.on("data", (chunk: Buffer) => (running.stdout += chunk.toString()));
   child.stderr.on("data", (chunk: Buffer) => (running.stderr += chunk.toString()));

@@ -10,6 +10,7 @@ import { startEngine, type Engine } from "../support/engine/index.ts";
 import { readAll, until } from "../support/gateway.ts";
 import { leftoversAfter } from "../support/leftovers.ts";
 import { writeTask } from "../support/tasks.ts";
+import { mortal } from "../support/mortal.ts";
 
 const MAIN = join(import.meta.dirname, "../../src/cli/main.ts");
 const place = mkdtempSync(join(tmpdir(), "mw-gateway-kill-"));
@@ -30,7 +31,7 @@ interface Gateway {
 
 async function start(directory: string, sessions: readonly string[]): Promise<Gateway> {
   const args = ["gateway", "--upstream", `vllm=${engine.url}`, "--port", "0", "--dir", directory, "--json", "--quiet", ...sessions.flatMap((name) => ["--session", name])];
-  const child = spawn(process.execPath, ["--import", import.meta.resolve("tsx"), MAIN, ...args], { env: { ...process.env, MW_HOME: join(place, "home") }, stdio: ["ignore", "pipe", "inherit"] });
+  const child = mortal(spawn(process.execPath, ["--import", import.meta.resolve("tsx"), MAIN, ...args], { env: { ...process.env, MW_HOME: join(place, "home") }, stdio: ["ignore", "pipe", "inherit"] }));
   let stdout = "";
   child.stdout.on("data", (chunk: Buffer) => (stdout += chunk.toString()));
   await until(() => stdout.includes("\n}\n") || child.exitCode !== null);
@@ -99,7 +100,7 @@ describe("kill -9 of a run in the middle of its model calls", () => {
     });
     try {
       const args = ["run", task, "-n", "4", "--concurrency", "4", "--harness", "bash", "--upstream", `vllm=${model.url}`, "--model", "m", "--quiet"];
-      const child = spawn(process.execPath, ["--import", import.meta.resolve("tsx"), MAIN, ...args], { env: { ...process.env, MW_HOME: home }, stdio: "ignore" });
+      const child = mortal(spawn(process.execPath, ["--import", import.meta.resolve("tsx"), MAIN, ...args], { env: { ...process.env, MW_HOME: home }, stdio: "ignore" }));
       await until(() => model.requests.filter(({ turn }) => turn === 1).length === 4 || child.exitCode !== null);
       child.kill("SIGKILL");
       await until(() => child.signalCode !== null);

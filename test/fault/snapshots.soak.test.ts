@@ -10,6 +10,7 @@ import { openNativeBackend, type NativeBackend, type Sandbox } from "../../src/s
 import { leftoversAfter } from "../support/leftovers.ts";
 import { makeTestRoot, type TestRoot } from "../support/rootfs.ts";
 import { sh, until } from "../conformance/sandbox/fixture.ts";
+import { mortal } from "../support/mortal.ts";
 
 const DIST = fileURLToPath(new URL("../../dist/sandbox/index.js", import.meta.url));
 let base = "";
@@ -52,7 +53,7 @@ function controller(home: string): ChildProcess {
       await sandbox.resume();
       console.log("resume");
     }`;
-  return spawn(process.execPath, ["--input-type=module", "-e", script], { stdio: ["ignore", "pipe", "ignore"] });
+  return mortal(spawn(process.execPath, ["--input-type=module", "-e", script], { stdio: ["ignore", "pipe", "ignore"] }));
 }
 
 /** Whatever is listed can be used, and holds what it should. */

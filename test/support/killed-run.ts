@@ -2,6 +2,7 @@
 import { spawn, type ChildProcess } from "node:child_process";
 import { existsSync, readdirSync, readFileSync } from "node:fs";
 import { join } from "node:path";
+import { mortal } from "./mortal.ts";
 
 const MAIN = join(import.meta.dirname, "../../dist/cli/main.js");
 
@@ -13,7 +14,7 @@ export interface CliProcess {
 
 export function startCli(home: string, args: readonly string[], env: Readonly<Record<string, string>> = {}): CliProcess {
   if (!existsSync(MAIN)) throw new Error(`${MAIN} is missing: run npm run build first`);
-  const child = spawn(process.execPath, [MAIN, ...args], { env: { ...process.env, MW_HOME: home, ...env }, stdio: ["ignore", "pipe", "pipe"] });
+  const child = mortal(spawn(process.execPath, [MAIN, ...args], { env: { ...process.env, MW_HOME: home, ...env }, stdio: ["ignore", "pipe", "pipe"] }));
   let stdout = "";
   let stderr = "";
   child.stdout.on("data", (chunk: Buffer) => (stdout += chunk.toString()));

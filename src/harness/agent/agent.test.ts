@@ -163,9 +163,9 @@ describe("the loop", () => {
   });
 
   it("tells of a command that took too long, with its output until then", async () => {
-    const { end, recorded } = await play([{ calls: [{ command: "echo partial; sleep 60" }] }, { content: "end" }], { budgets: { commandMs: 600 } });
+    const { end, recorded } = await play([{ calls: [{ command: "echo partial; sleep 60" }] }, { content: "end" }], { budgets: { commandMs: 3_000 } });
     expect(end.stopReason).toBe("finished");
-    expect(recorded.messages[3]?.content).toMatch(/^Killed: the command took longer than 1 seconds.*\npartial\n$/);
+    expect(recorded.messages[3]?.content).toMatch(/^Killed: the command took longer than 3 seconds.*\npartial\n$/);
     expect(recorded.commands[0]).toMatchObject({ ended: "timed_out" });
   });
 

@@ -12,6 +12,7 @@ import { openImageStore, type LocalImageStore } from "../../image/store.ts";
 import type { CliDescriptor } from "../cli/descriptor.ts";
 import { genericCli } from "../cli/generic.ts";
 import { bakedHarness, bakeHarness, bakedName } from "./bake.ts";
+import { mortal } from "../../../test/support/mortal.ts";
 
 const NAME = "mw-probe-cli";
 const DESCRIPTOR: CliDescriptor = { ...genericCli("true"), name: "probe", version: "1.2.3", install: { kind: "npm", package: NAME, before: "2025-01-01", node: null }, remove: ["*.c", "docs"] };
@@ -179,7 +180,7 @@ describe("baking", () => {
     const modules = ["../../image/store.ts", "./bake.ts"].map((path) => JSON.stringify(new URL(path, import.meta.url).href));
     const code = `const [{ openImageStore }, { bakeHarness }] = await Promise.all([import(${modules[0]}), import(${modules[1]})]);
       await bakeHarness(await openImageStore({ home: ${JSON.stringify(home)} }), ${JSON.stringify(DESCRIPTOR)}, { env: process.env, progress: () => undefined });`;
-    const baking = spawn(process.execPath, ["--import", "tsx", "--input-type=module", "-e", code], { env: { ...registry.env }, stdio: "ignore" });
+    const baking = mortal(spawn(process.execPath, ["--import", "tsx", "--input-type=module", "-e", code], { env: { ...registry.env }, stdio: "ignore" }));
     await asked;
     expect(processesAt(home)).not.toEqual([]);
     baking.kill("SIGKILL");

@@ -3,11 +3,12 @@ import { spawn } from "node:child_process";
 import { mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { afterAll, afterEach, beforeAll, describe, expect, onTestFinished, test } from "vitest";
+import { afterAll, afterEach, beforeAll, describe, expect, test } from "vitest";
 import { openNativeBackend, runDirectory, type NativeBackend, type Sandbox } from "../../../src/sandbox/index.ts";
 import { leftovers, leftoversAfter } from "../../support/leftovers.ts";
 import { makeTestRoot, type TestRoot } from "../../support/rootfs.ts";
 import { sh, sleep, until } from "./fixture.ts";
+import { mortal } from "../../support/mortal.ts";
 
 let base = "";
 let image: TestRoot;
@@ -164,8 +165,7 @@ test("the controller is killed: machines, groups, sockets and the spawner go wit
     for (const machine of machines) await machine.exec({ command: "setsid sleep 500 & sleep 500" });
     await machines[0].seal();
     console.log("ready"); setInterval(() => {}, 1000);`);
-  const child = spawn(process.execPath, [script, home, JSON.stringify(image.root)], { stdio: ["ignore", "pipe", "inherit"] });
-  onTestFinished(() => void child.kill("SIGKILL"));
+  const child = mortal(spawn(process.execPath, [script, home, JSON.stringify(image.root)], { stdio: ["ignore", "pipe", "inherit"] }));
   await new Promise<void>((resolve, reject) => {
     child.stdout.once("data", () => resolve());
     child.once("exit", (code) => reject(new Error(`the controller ended with ${code}`)));

@@ -238,7 +238,7 @@ export function snapshotSuite(options: ConformanceOptions): void {
     const kids = children(await parent.fork(16, { child: (index) => (index === 0 ? { hostname: "first", env: { WHO: "child" }, labels: { of: "child" } } : {}) }));
     try {
       expect(new Set(kids.map((kid) => kid.id)).size).toBe(16);
-      const said = await Promise.all(kids.map((kid, i) => sh(kid, `hostname; cat /etc/machine-id /shared; echo $WHO; echo ${i} > /shared; nc -w 5 127.0.0.1 80 < /dev/null; echo hello | nc -w 5 127.0.0.1 80`)));
+      const said = await Promise.all(kids.map((kid, i) => sh(kid, `hostname; cat /etc/machine-id /shared; echo $WHO; echo ${i} > /shared; nc -w 60 127.0.0.1 80 < /dev/null; echo hello | nc -w 60 127.0.0.1 80`)));
       const ids = new Set<string>();
       for (const [i, { out }] of said.entries()) {
         const [host, id, shared, who, caller] = out.split("\n");
@@ -249,7 +249,7 @@ export function snapshotSuite(options: ConformanceOptions): void {
       }
       expect(ids.size).toBe(16);
       expect(kids[0]?.spec.labels).toEqual({ of: "child" });
-      expect((await sh(parent, "cat /shared /etc/machine-id; echo hello | nc -w 5 127.0.0.1 80")).out).toBe(`shared\nimage-id\n${parent.id}\n`);
+      expect((await sh(parent, "cat /shared /etc/machine-id; echo hello | nc -w 60 127.0.0.1 80")).out).toBe(`shared\nimage-id\n${parent.id}\n`);
       expect(await Promise.all(kids.map(async (kid) => (await sh(kid, "cat /shared")).out))).toEqual(kids.map((_, i) => `${i}\n`));
       // A child outlives its parent.
       await parent.kill();

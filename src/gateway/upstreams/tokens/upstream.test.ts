@@ -189,7 +189,7 @@ describe("generations that end before their answer", () => {
   });
 
   it.each([false, true])("goes on from the sampled tokens when the server aborts for new weights, streamed: %s", async (stream) => {
-    const { engine, upstream } = await serve((request) => (request.promptIds.length === prompt ? { content: "one two three four", ...(stream ? { trickleMs: 20 } : { delayMs: 200 }) } : { content: " and the rest" }), { flavour: "sglang" });
+    const { engine, upstream } = await serve((request) => (request.promptIds.length === prompt ? { content: "one two three four", ...(stream ? { trickleMs: 20 } : { delayMs: 1_000 }) } : { content: " and the rest" }), { flavour: "sglang" });
     const request = turn({ stream });
     const prompt = await upstream.countTokens(request, new AbortController().signal);
     const update = async (): Promise<void> => {
