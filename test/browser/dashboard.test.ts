@@ -113,6 +113,23 @@ describe("a rollout", () => {
     await close();
   });
 
+  it("shows its calls as a graph with what a sub-agent did and what a summary replaced, and leads from one conversation to another", async () => {
+    const [rollout] = await rolloutsOf(runs.team);
+    const { page, complaints, close } = await browser.screen(`/rollouts/${rollout?.rollout}/trace`);
+    await page.locator("button.tracerow").nth(3).waitFor();
+    expect(await page.locator("button.tracerow").evaluateAll((rows) => rows.map((row) => row.children[2]?.textContent))).toEqual(["main", "subagent", "compaction", "main ↺"]);
+    await page.goto(browser.link(`/rollouts/${rollout?.rollout}`));
+    await page.getByText("Then that is all.").waitFor();
+    expect(await page.getByText("The word is hello.").count()).toBe(1);
+    expect(await page.getByText("Find out which word is wanted.").count()).toBe(1);
+    await page.getByRole("button", { name: "began thread 1 (subagent)" }).click();
+    await page.getByText("You help.").waitFor();
+    expect(await page.locator("article.message").evaluateAll((messages) => messages.map((message) => message.getAttribute("aria-label")))).toEqual(["system 1", "user 2", "agent 3"]);
+    expect(await violations(page)).toEqual([]);
+    expect(complaints).toEqual([]);
+    await close();
+  });
+
   it("shows what an agent wrote as text, whatever it is and wherever it stands", async () => {
     const [rollout] = await rolloutsOf(runs.hostile);
     const { page, complaints, close } = await browser.screen(`/rollouts/${rollout?.rollout}`);

@@ -148,6 +148,7 @@ describe("a run", () => {
     // As `mw run` does at its end.
     await new LiveRun(home, fixture.run).keep();
     await expectOpens("10,000 rollouts", 1_000, `/runs/${fixture.run}/rollouts`, (page) => page.locator("a.tr").first().waitFor());
+    await expectOpens("10,000 rollouts, overview", 1_000, `/runs/${fixture.run}`, (page) => page.getByText("pass@1").first().waitFor());
     const { page, complaints, close } = await browser.screen(`/runs/${fixture.run}/rollouts`);
     await page.getByText("10,000 / 10,000").first().waitFor();
     await page.getByRole("button", { name: "Reward" }).click();

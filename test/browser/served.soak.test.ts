@@ -63,6 +63,7 @@ describe("a training", () => {
     const figures = await page.locator(".kpi").evaluateAll((all) => all.map((one) => one.textContent));
     expect(figures).toContainEqual(expect.stringContaining("Credits9groups"));
     expect(figures).toContainEqual(expect.stringContaining("Consumed4"));
+    await page.getByText("the trainer works on what it has leased").waitFor();
     expect(complaints).toEqual([]);
     await close();
     await expectSound(`/trainer/${training.name}`, "Queue");

@@ -122,7 +122,7 @@ function Figures({ report, update }: { readonly report: RunReport; readonly upda
         <Kpi label="Tokens sampled" value={count(cost.completionTokens)} note={`${count(cost.promptTokens)} in prompts`} />
         {cost.dollars === null
           ? <Kpi label="Machine time" value={duration(cost.machineMs)} note={cost.cpuMs === null ? "" : `${duration(cost.cpuMs)} of CPU`} />
-          : <Kpi label="Cost" value={dollars(cost.dollars.total)} note={`${dollars(cost.dollars.total / Math.max(1, counts.recorded))} a rollout`} />}
+          : <Kpi label="Cost" value={dollars(cost.dollars.total)} note={counts.recorded === 0 ? "" : `${dollars(cost.dollars.total / counts.recorded)} a rollout`} />}
       </div>
       <div className="meter" role="img" aria-label={Object.entries(report.outcomes).map(([name, number]) => `${name}: ${number}`).join(", ") || "nothing has ended"}>
         {Object.entries(report.outcomes).sort(([, a], [, b]) => b - a).map(([name, number]) => <span key={name} title={`${name} ${number}`} style={{ width: `${(100 * number) / rollouts}%`, background: outcomeColour(name) }} />)}

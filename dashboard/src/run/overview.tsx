@@ -142,7 +142,7 @@ function Cost({ report }: { readonly report: RunReport }): ReactNode {
   return (
     <Card title="Cost" actions={<span className="faint" style={{ fontSize: 12 }}>of what has ended</span>}>
       <dl className="facts">
-        {cost.dollars !== null && <Money cost={cost.dollars} report={report} />}
+        {cost.dollars !== null && counts.recorded > 0 && <Money cost={cost.dollars} report={report} />}
         <dt>Tokens in prompts</dt><dd>{count(cost.promptTokens)} <span className="faint">· {count(Math.round(cost.promptTokens / each))} a rollout{cost.cachedTokens > 0 && ` · ${percent(cost.cachedTokens / cost.promptTokens)} cached`}</span></dd>
         <dt>Tokens sampled</dt><dd>{count(cost.completionTokens)} <span className="faint">· {count(Math.round(cost.completionTokens / each))} a rollout</span></dd>
         <dt>Turns</dt><dd>{count(cost.turns)} <span className="faint">· {(cost.turns / each).toFixed(1)} a rollout</span></dd>
@@ -168,7 +168,7 @@ function Money({ cost, report: { counts, passed } }: { readonly cost: NonNullabl
   const solved = passed === null ? 0 : Math.round(passed.estimate * counts.scored);
   return (
     <>
-      <dt>Money</dt><dd><b>{dollars(cost.total)}</b> <span className="faint">· {dollars(cost.total / Math.max(1, counts.recorded))} a rollout{solved > 0 && ` · ${dollars(cost.total / solved)} for each that passed`}</span></dd>
+      <dt>Money</dt><dd><b>{dollars(cost.total)}</b> <span className="faint">· {dollars(cost.total / counts.recorded)} a rollout{solved > 0 && ` · ${dollars(cost.total / solved)} for each that passed`}</span></dd>
       <dt>of that</dt><dd>{PARTS.filter(([part]) => cost[part] > 0).map(([part, name]) => `${name} ${dollars(cost[part])}`).join(" · ") || "nothing"}</dd>
     </>
   );

@@ -2,7 +2,7 @@
 import { join } from "node:path";
 import { mw } from "../cli.ts";
 import { startEngine, type EngineRequest, type EngineScript, type Reply } from "../engine/index.ts";
-import { MODEL_DIRECTORY } from "../engine/tokenizer.ts";
+import { decode, MODEL_DIRECTORY } from "../engine/tokenizer.ts";
 import { writeTask } from "../tasks.ts";
 
 /** Markup, a script, control sequences that clear and rename, text that reads backwards, a line without an end. */
@@ -18,6 +18,8 @@ export interface RealRuns {
   readonly oracle: string;
   /** An agent that writes `HOSTILE` wherever it can. */
   readonly hostile: string;
+  /** An agent that gives a part to a sub-agent, and goes on from a summary. */
+  readonly team: string;
 }
 
 export async function makeRealRuns(place: string, home: string): Promise<RealRuns> {
@@ -32,6 +34,7 @@ export async function makeRealRuns(place: string, home: string): Promise<RealRun
   return {
     oracle: await run(home, [...inputs, "--harness", "oracle,nop", "-n", "2", "--seed", "5"]),
     model: await withModel(home, worker, (upstream) => [...inputs, "--harness", "bash", ...upstream, "-n", "4", "--seed", "11", "--keep-workspace", "--temperature", "0.8", "--sampling-seed", "4", "--price", "input=100,output=400"]),
+    team: await withModel(home, teamwork, (upstream) => [...inputs.slice(0, 1), "--harness", "generic", "--harness-command", `${process.execPath} --input-type=module -e '${TEAM}'`, ...upstream]),
     hostile: await withModel(home, [{ content: HOSTILE, calls: [{ command: `printf '%s' '${HOSTILE.replaceAll("'", "").replaceAll("\u0000", "")}'; mkdir -p /work/out; printf '\\377\\376binary' > '/work/<b>name'; ln -s /etc/passwd /work/link; touch "$(printf '/work/\\377\\033[31m\\342\\200\\256name')"; printf '\\377\\376\\355\\240\\200'; head -c 2000000 /dev/zero | tr '\\0' y` }] }, { content: "done" }], (upstream) => [hostile, "--harness", "bash", ...upstream, "--seed", "2", "--keep-workspace"]),
   };
 }
@@ -48,6 +51,30 @@ function worker({ turn, body }: EngineRequest): Reply {
     { content: lucky ? "The file holds hello.\n\nI wrote it with `printf`, so that there is no newline at its end." : "I believe that it is done." },
   ];
   return script[turn] ?? { content: "done" };
+}
+
+/** The image is the host's: its Node is there. */
+const TEAM = `
+  const tools = [{ type: "function", function: { name: "task", parameters: { type: "object" } } }];
+  const ask = async (messages, more) => {
+    const answer = await fetch(process.env.OPENAI_BASE_URL + "/chat/completions", { method: "POST", headers: { authorization: "Bearer " + process.env.OPENAI_API_KEY }, body: JSON.stringify({ model: "any", messages, ...more }) });
+    return (await answer.json()).choices[0].message;
+  };
+  const user = (content) => ({ role: "user", content });
+  const lead = [{ role: "system", content: "You lead." }, user((await import("node:fs")).readFileSync(process.env.MW_INSTRUCTION_FILE, "utf8"))];
+  const order = await ask(lead, { tools });
+  const [{ id, function: { arguments: given } }] = order.tool_calls;
+  const report = await ask([{ role: "system", content: "You help." }, user(JSON.parse(given).prompt)], { tools });
+  const summary = await ask([...lead, order, { role: "tool", tool_call_id: id, content: report.content }, user("Sum up.")]);
+  await ask([lead[0], user("So far: " + summary.content)], { tools });
+`;
+
+function teamwork({ promptIds }: EngineRequest): Reply {
+  const said = decode(promptIds);
+  if (said.includes("You help.")) return { content: "The word is hello." };
+  if (said.includes("So far:")) return { content: "Then that is all." };
+  if (said.includes("Sum up.")) return { content: "A helper has found out which word is wanted, and nothing is left to be done." };
+  return { content: "Somebody should look.", calls: [{ name: "task", arguments: JSON.stringify({ prompt: "Find out which word is wanted." }) }] };
 }
 
 async function withModel(home: string, script: EngineScript, argumentsOf: (upstream: readonly string[]) => readonly string[]): Promise<string> {
