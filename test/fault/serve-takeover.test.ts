@@ -1,7 +1,8 @@
 /** `mw serve --take-over`, killed and started again on its data directory: its clients' sandboxes go on. */
-import { mkdtempSync, rmSync } from "node:fs";
+import { mkdtempSync, readdirSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
+import { Sandbox } from "e2b";
 import { afterAll, afterEach, beforeAll, expect, it } from "vitest";
 import { until } from "../conformance/sandbox/fixture.ts";
 import { mw } from "../support/cli.ts";
@@ -106,6 +107,38 @@ it("a lease that ended meanwhile is kept: the sandbox is ended, or paused, when 
   await restart(home);
   expect(await run(paused, "cat /here")).toBe("here\n");
   expect(await run(kept, "echo on")).toBe("on\n");
+  expect(await server?.stop()).toBe(0);
+  expect(await leftoversAfter(home)).toEqual([]);
+});
+
+it("clients of the E2B protocol find their commands again: by pid, with their input, what they say from then on, and how they end", async () => {
+  const home = freshHome();
+  await start(home);
+  const sandbox = await Sandbox.create("host", { apiKey: KEY, apiUrl: server?.url ?? "", sandboxUrl: server?.url ?? "", requestTimeoutMs: 120_000, timeoutMs: 900_000 });
+  const { pid } = await sandbox.commands.run("while read line; do echo $GREETING $line; done; echo end; exit 4", { background: true, stdin: true, timeoutMs: 0, envs: { GREETING: "got" } });
+  const terminal = await sandbox.pty.create({ cols: 80, rows: 24, timeoutMs: 0, onData: () => undefined });
+  const before = await sandbox.commands.list();
+  expect(before.map((command) => command.pid).toSorted()).toEqual([pid, terminal.pid].toSorted());
+  for (let time = 0; time < 2; time++) {
+    await restart(home);
+    expect(await sandbox.commands.list()).toEqual(before);
+    const again = await sandbox.commands.connect(pid, { timeoutMs: 0 });
+    await sandbox.commands.sendStdin(pid, `line ${time}\n`);
+    await expect.poll(() => again.stdout, { timeout: 60_000 }).toBe(`got line ${time}\n`);
+    if (time === 0) {
+      await again.disconnect();
+      continue;
+    }
+    await sandbox.commands.closeStdin(pid);
+    await expect(again.wait()).rejects.toMatchObject({ exitCode: 4, stdout: "got line 1\nend\n" });
+  }
+  let said = "";
+  await sandbox.pty.connect(terminal.pid, { timeoutMs: 0, onData: (data) => void (said += Buffer.from(data).toString()) });
+  await sandbox.pty.sendInput(terminal.pid, Buffer.from("echo $((6 * 7))\n"));
+  await expect.poll(() => said, { timeout: 60_000 }).toMatch(/\b42\b/);
+  expect(await sandbox.pty.kill(terminal.pid)).toBe(true);
+  await sandbox.kill();
+  await until("nothing is known of its commands", () => readdirSync(join(home, "e2b-processes")).length === 0);
   expect(await server?.stop()).toBe(0);
   expect(await leftoversAfter(home)).toEqual([]);
 });

@@ -10,6 +10,7 @@ import { mountControl, type Facade } from "./control-routes.ts";
 import { Accounts } from "./envd/accounts.ts";
 import { DataPlane } from "./envd/front.ts";
 import { ProcessHub } from "./envd/process-hub.ts";
+import { ProcessRecords } from "./envd/process-records.ts";
 import { PortProxy } from "./envd/port-proxy.ts";
 import { defaultNetwork } from "./egress-rules.ts";
 import { answerE2bFailures } from "./failure.ts";
@@ -23,13 +24,14 @@ export async function e2bModule(app: FastifyInstance, services: Services): Promi
   const templates = new Templates(services);
   const builds = new TemplateBuilds(services, templates);
   await builds.sweep();
+  const hubOf = await hubs(services);
   const facade: Facade = {
     services,
     templates,
     secrets: new SandboxSecrets(),
     observations: new Observations(services.runtime),
     accounts: new Accounts(services.runtime),
-    hubOf: hubs(),
+    hubOf,
     domain: () => services.env["MW_E2B_DOMAIN"] ?? hostOf(app),
     network: defaultNetwork(services.env),
   };
@@ -41,14 +43,19 @@ export async function e2bModule(app: FastifyInstance, services: Services): Promi
   services.addFront(new DataPlane(facade, new PortProxy()));
 }
 
-/** One for each sandbox, whoever starts commands in it. */
-function hubs(): Facade["hubOf"] {
+/** One for each sandbox, whoever starts commands in it. Those of a server that died go on being read from now on. */
+async function hubs({ home, sandboxes, keepsMachines }: Services): Promise<Facade["hubOf"]> {
+  const records = new ProcessRecords(home);
   const known = new WeakMap<Sandbox, ProcessHub>();
-  return (sandbox) => {
-    const hub = known.get(sandbox) ?? new ProcessHub(sandbox);
+  const hubOf = (sandbox: Sandbox): ProcessHub => {
+    const hub = known.get(sandbox) ?? new ProcessHub(sandbox, keepsMachines === true ? records : null);
     known.set(sandbox, hub);
     return hub;
   };
+  const running = keepsMachines === true ? [...sandboxes.all()].flatMap(({ sandbox }) => (sandbox?.state === "running" ? [sandbox] : [])) : [];
+  await records.sweep((id) => running.some((sandbox) => sandbox.id === id));
+  for (const sandbox of running) hubOf(sandbox);
+  return hubOf;
 }
 
 /** What the protocol has beside this is said not to be here, in the protocol's own words. */

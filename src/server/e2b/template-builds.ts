@@ -178,7 +178,7 @@ export class TemplateBuilds {
     const sandbox = await backend.create({ root: await images.rootFilesystem(image), network: capabilities.networks.includes("public") ? "public" : "none", ...memoryBytes, labels: { purpose: "build" } });
     try {
       const { workdir } = await userOf(new Accounts(this.#services.runtime), sandbox, null);
-      await startIn(sandbox, commands, { hub: new ProcessHub(sandbox), workdir, runtime: this.#services.runtime, signal: this.#services.draining, log: tell });
+      await startIn(sandbox, commands, { hub: new ProcessHub(sandbox, null), workdir, runtime: this.#services.runtime, signal: this.#services.draining, log: tell });
     } finally {
       await sandbox.kill();
     }

@@ -1,9 +1,11 @@
 /**
  * Commands of one sandbox, by their process ids: each is read once, and what it says goes to whoever listens, or nowhere. A listener that is slow slows the command. How it ended
- * is kept for those who come later, for the last of them.
+ * is kept for those who come later, for the last of them. Those of a server that died are known again, where the machine outlived it.
  */
 import { LIMITS } from "../../../core/limits.ts";
+import { Semaphore } from "../../../core/semaphore.ts";
 import type { Exec, ExecExit, ExecOptions, Sandbox } from "../../../sandbox/sandbox.ts";
+import type { ProcessRecords } from "./process-records.ts";
 
 export interface CommandConfig {
   readonly cmd: string;
@@ -30,34 +32,69 @@ export interface Process {
 export class ProcessHub {
   readonly #sandbox: Sandbox;
   readonly #processes = new Map<number, Process>();
+  readonly #records: ProcessRecords | null;
+  readonly #writing = new Semaphore(1);
+  readonly #recalled: Promise<void>;
   #unknownPids = 0;
 
-  constructor(sandbox: Sandbox) {
+  /** `records`: null where commands end with this process. */
+  constructor(sandbox: Sandbox, records: ProcessRecords | null) {
     this.#sandbox = sandbox;
+    this.#records = records;
+    this.#recalled = records === null ? Promise.resolve() : this.#recall(records);
   }
 
   async start(options: ExecOptions, about: { readonly tag: string | null; readonly config: CommandConfig }, listener: Listener | null): Promise<Process> {
+    await this.#recalled;
     const exec = await this.#sandbox.exec({ ...options, maxOutputBytes: Number.MAX_SAFE_INTEGER });
-    const listeners = new Set<Listener>(listener === null ? [] : [listener]);
     // One that could not be executed has no process; it still needs a number of its own.
     const pid = exec.pid !== null && exec.pid > 0 && this.#processes.get(exec.pid)?.ended !== false ? exec.pid : (1 << 30) + this.#unknownPids++;
-    const started: Process = { pid, ...about, pty: options.pty !== undefined, exec, listeners, ended: false, done: this.#follow(exec, listeners, () => (started.ended = true)) };
-    started.done.catch(() => undefined);
-    this.#processes.delete(pid);
-    this.#processes.set(pid, started);
-    this.#forgetOldest();
+    const started = this.#know({ pid, ...about, pty: options.pty !== undefined, exec }, listener);
+    await this.#note();
     return started;
   }
 
   /** Ended ones too, as long as they are kept. */
-  find(selector: { readonly pid?: number | undefined; readonly tag?: string | undefined }): Process | null {
+  async find(selector: { readonly pid?: number | undefined; readonly tag?: string | undefined }): Promise<Process | null> {
+    await this.#recalled;
     if (selector.pid !== undefined) return this.#processes.get(selector.pid) ?? null;
     const tagged = [...this.#processes.values()].filter((process) => process.tag !== null && process.tag === selector.tag);
     return tagged.find((process) => !process.ended) ?? tagged.at(-1) ?? null;
   }
 
-  running(): readonly Process[] {
+  async running(): Promise<readonly Process[]> {
+    await this.#recalled;
+    return this.#alive();
+  }
+
+  #alive(): readonly Process[] {
     return [...this.#processes.values()].filter((process) => !process.ended);
+  }
+
+  #know(about: Pick<Process, "pid" | "tag" | "config" | "pty" | "exec">, listener: Listener | null): Process {
+    const listeners = new Set<Listener>(listener === null ? [] : [listener]);
+    const known: Process = { ...about, listeners, ended: false, done: this.#follow(about.exec, listeners, () => (known.ended = true)) };
+    known.done.catch(() => undefined);
+    this.#processes.delete(known.pid);
+    this.#processes.set(known.pid, known);
+    this.#forgetOldest();
+    return known;
+  }
+
+  async #recall(records: ProcessRecords): Promise<void> {
+    void this.#sandbox.ended.then(() => this.#writing.use(() => records.delete(this.#sandbox.id))).catch(() => undefined);
+    for (const { exec, ...about } of await records.read(this.#sandbox.id)) {
+      // One that has ended and was acknowledged is not there any more.
+      const attached = await this.#sandbox.attach(exec).catch(() => null);
+      if (attached !== null) this.#know({ ...about, exec: attached }, null);
+    }
+  }
+
+  /** Before anybody is told of the newest. */
+  async #note(): Promise<void> {
+    const records = this.#records;
+    if (records === null) return;
+    await this.#writing.use(() => records.write(this.#sandbox.id, this.#alive().map(({ exec, pid, tag, pty, config: { cmd, args, envs, cwd } }) => ({ exec: exec.id, pid, tag, pty, config: { cmd, args: [...args], envs: { ...envs }, ...(cwd === undefined ? {} : { cwd }) } }))));
   }
 
   async #follow(exec: Exec, listeners: Set<Listener>, ended: () => void): Promise<ExecExit> {

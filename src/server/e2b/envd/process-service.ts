@@ -41,7 +41,7 @@ export interface ProcessServiceOptions {
 
 export function processService({ runtime, accounts, observations, hubOf }: ProcessServiceOptions, guest: () => Promise<Guest>): Readonly<Record<string, Rpc>> {
   const find = async (wanted: z.output<typeof selector>, alive: boolean): Promise<Process> => {
-    const process = hubOf(await guest()).find(wanted);
+    const process = await hubOf(await guest()).find(wanted);
     if (process === null || (alive && process.ended)) throw new ConnectFailure("not_found", `there is no process with ${wanted.pid === undefined ? `the tag ${JSON.stringify(wanted.tag)}` : `the id ${wanted.pid}`}`);
     return process;
   };
@@ -52,7 +52,7 @@ export function processService({ runtime, accounts, observations, hubOf }: Proce
   };
   return {
     List: unary(z.object({}), async () => ({
-      processes: hubOf(await guest()).running().map(({ pid, tag, config }) => (tag === null ? { pid, config } : { pid, config, tag })),
+      processes: (await hubOf(await guest()).running()).map(({ pid, tag, config }) => (tag === null ? { pid, config } : { pid, config, tag })),
     })),
 
     Start: serverStream(startSchema, async (message, sink, request) => {
