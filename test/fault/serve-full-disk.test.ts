@@ -4,6 +4,7 @@ import { chmodSync, mkdirSync, mkdtempSync, rmSync, statfsSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { afterAll, beforeAll, describe, expect, it } from "vitest";
+import { asking } from "../support/asking.ts";
 import { leftoversAfter } from "../support/leftovers.ts";
 import { makeTestRoot, type TestRoot } from "../support/rootfs.ts";
 import { serve, type Served } from "../support/serve.ts";
@@ -33,12 +34,8 @@ describe.runIf(process.getuid?.() === 0)("a full disk", () => {
     rmSync(base, { recursive: true, force: true });
   });
 
-  // oxlint-disable-next-line typescript/no-explicit-any -- documents of many shapes, looked at field by field
-  async function ask(method: string, path: string, body?: unknown): Promise<{ readonly status: number; readonly body: any }> {
-    const response = await fetch(`${server.url}/v1/sandboxes${path}`, { method, headers: { "x-api-key": KEY, ...(body === undefined ? {} : { "content-type": "application/json" }) }, ...(body === undefined ? {} : { body: JSON.stringify(body) }) });
-    const text = await response.text();
-    return { status: response.status, body: text === "" ? null : (JSON.parse(text) as unknown) };
-  }
+  const askServer = asking(() => server, KEY);
+  const ask = (method: string, path: string, body?: unknown): ReturnType<typeof askServer> => askServer(method, `/v1/sandboxes${path}`, body);
 
   it("ends no sandbox whose lease was to end in a pause", async () => {
     const made = await ask("POST", "", { image: `dir:${image.directory}`, ttl_ms: 600_000, on_timeout: "pause" });
