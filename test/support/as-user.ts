@@ -18,7 +18,14 @@ export interface OrdinaryUser {
   readonly tmp: string;
   /** Runs a shell line in the checkout, which is bound to where the user can look. Exit code, and both streams together. */
   run(line: string, options: { readonly subordinateIds: boolean }): Promise<{ readonly code: number; readonly output: string }>;
+  /** Runs test files of the checkout. */
+  suite(files: readonly string[], options: { readonly subordinateIds: boolean }): Promise<{ readonly passed: number; readonly failures: readonly string[] }>;
   remove(): void;
+}
+
+interface SuiteReport {
+  readonly numPassedTests: number;
+  readonly testResults: readonly { readonly message: string; readonly assertionResults: readonly { readonly status: string; readonly fullName: string; readonly failureMessages: readonly string[] }[] }[];
 }
 
 export function ordinaryUser(): OrdinaryUser {
@@ -30,7 +37,7 @@ export function ordinaryUser(): OrdinaryUser {
   writeFileSync(join(base, "passwd"), `${readFileSync("/etc/passwd", "utf8")}${name}:x:${USER}:${USER}::${join(base, "home")}:/bin/sh\n`);
   writeFileSync(join(base, "subid"), `${name}:800000:65536\n`);
   writeFileSync(join(base, "nothing"), "");
-  return {
+  const user: OrdinaryUser = {
     name,
     home: join(base, "home"),
     tmp: join(base, "tmp"),
@@ -46,6 +53,21 @@ export function ordinaryUser(): OrdinaryUser {
         execFile("unshare", ["--mount", "/bin/sh", "-c", script, line], { maxBuffer: 64 << 20, timeout: 900_000 }, (error, stdout, stderr) => resolve({ code: error === null ? 0 : Number(error.code ?? 1), output: stdout + stderr }));
       });
     },
+    async suite(files, options) {
+      const report = join(base, "tmp", `report-${options.subordinateIds}.json`);
+      const { output } = await user.run(`exec ${process.execPath} node_modules/vitest/vitest.mjs run --configLoader runner --reporter=json --outputFile=${report} ${files.join(" ")}`, options);
+      try {
+        return read(JSON.parse(readFileSync(report, "utf8")) as SuiteReport);
+      } catch {
+        throw new Error(`The suite wrote no report as an ordinary user:\n${output.slice(-4000)}`);
+      }
+    },
     remove: () => rmSync(base, { recursive: true, force: true }),
   };
+  return user;
+}
+
+function read({ numPassedTests, testResults }: SuiteReport): { readonly passed: number; readonly failures: readonly string[] } {
+  const failures = testResults.flatMap((file) => [file.message, ...file.assertionResults.filter((result) => result.status === "failed").map((result) => `${result.fullName}: ${result.failureMessages.join("\n").slice(0, 500)}`)]);
+  return { passed: numPassedTests, failures: failures.filter((text) => text !== "") };
 }
