@@ -11,7 +11,7 @@ export interface Errand {
   /** A command to its end, before anything else. */
   readonly run?: string;
   /** Begins this and says so at once. */
-  readonly start?: "create" | "upload" | "snapshot" | "fork" | "freeze" | "allow";
+  readonly start?: "create" | "upload" | "snapshot" | "fork" | "freeze" | "allow" | "remake";
 }
 
 export interface Done {
@@ -52,7 +52,10 @@ async function underway(sandbox: Sandbox, what: Errand["start"]): Promise<void> 
   if (what === "upload") void sandbox.files.write("/upload", endless()).catch(() => undefined);
   else if (what === "snapshot") void (async () => { for (;;) await sandbox.snapshot(); })().catch(() => undefined);
   else if (what === "fork") void (async () => { for (;;) await sandbox.fork(1); })().catch(() => undefined);
-  else if (what === "allow") {
+  else if (what === "remake") {
+    await sandbox.pause({ memory: true });
+    await sandbox.resume();
+  } else if (what === "allow") {
     sandbox.egress?.allow(["b.example"]);
     // Behind it in the same socket.
     await sandbox.metrics();
