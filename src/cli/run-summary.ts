@@ -73,10 +73,10 @@ function tokenText(state: RunState): string {
 
 function costText(state: RunState, prices: Prices): string {
   const rollouts = [...state.rollouts.values()];
-  const { total, ...parts } = totalCost(rollouts, prices);
+  const { total, unknown, ...parts } = totalCost(rollouts, prices);
   const passed = rollouts.filter(({ reward }) => reward !== null && reward >= PASS_REWARD).length;
   const spent = Object.entries(parts).flatMap(([part, dollars]) => (dollars === 0 ? [] : [`${PARTS[part as keyof typeof parts]} ${formatDollars(dollars)}`]));
-  return `cost: ${formatDollars(total)}${spent.length === 0 ? "" : ` (${spent.join(", ")})`}, ${formatDollars(total / Math.max(1, state.recorded))} a rollout${passed === 0 ? "" : `, ${formatDollars(total / passed)} for each that passed`}`;
+  return `cost: ${formatDollars(total)}${spent.length === 0 ? "" : ` (${spent.join(", ")})`}, ${formatDollars(total / Math.max(1, state.recorded))} a rollout${passed === 0 ? "" : `, ${formatDollars(total / passed)} for each that passed`}${unknown === 0 ? "" : `; without the tokens of ${unknown} rollouts whose agents came to no end`}`;
 }
 
 const PARTS = { input: "prompts", cached: "cached prompts", output: "sampled", machine: "machines" } as const;

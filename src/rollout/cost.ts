@@ -21,7 +21,7 @@ export interface Cost {
 const MILLION = 1e6;
 const HOUR_MS = 3_600_000;
 
-type Used = Pick<RolloutState, "promptTokens" | "cachedTokens" | "completionTokens" | "phaseMs">;
+type Used = Pick<RolloutState, "promptTokens" | "cachedTokens" | "completionTokens" | "phaseMs" | "stopReason">;
 
 /** Of the last try of a rollout; earlier ones that were tried again are not told apart in the log. */
 export function costOf(rollout: Used, prices: Prices): Cost {
@@ -33,10 +33,17 @@ export function costOf(rollout: Used, prices: Prices): Cost {
   return { total: input + cached + output + machine, input, cached, output, machine };
 }
 
-export function totalCost(rollouts: Iterable<Used>, prices: Prices): Cost {
-  const sum = { total: 0, input: 0, cached: 0, output: 0, machine: 0 };
+/** Whether the log says what the agent used: of one that came to no end, because its model server failed or its machine died, it does not. */
+export function hasUsage({ phaseMs, stopReason }: Used): boolean {
+  return phaseMs.running === undefined || stopReason !== null;
+}
+
+/** `unknown`: rollouts of which only the time of the machine is in it. */
+export function totalCost(rollouts: Iterable<Used>, prices: Prices): Cost & { readonly unknown: number } {
+  const sum = { total: 0, input: 0, cached: 0, output: 0, machine: 0, unknown: 0 };
   for (const rollout of rollouts) {
     const cost = costOf(rollout, prices);
+    if (!hasUsage(rollout)) sum.unknown++;
     for (const part of ["total", "input", "cached", "output", "machine"] as const) sum[part] += cost[part];
   }
   return sum;

@@ -169,7 +169,7 @@ function Money({ cost, report: { counts, passed } }: { readonly cost: NonNullabl
   return (
     <>
       <dt>Money</dt><dd><b>{dollars(cost.total)}</b> <span className="faint">· {dollars(cost.total / counts.recorded)} a rollout{solved > 0 && ` · ${dollars(cost.total / solved)} for each that passed`}</span></dd>
-      <dt>of that</dt><dd>{PARTS.filter(([part]) => cost[part] > 0).map(([part, name]) => `${name} ${dollars(cost[part])}`).join(" · ") || "nothing"}</dd>
+      <dt>of that</dt><dd>{PARTS.filter(([part]) => cost[part] > 0).map(([part, name]) => `${name} ${dollars(cost[part])}`).join(" · ") || "nothing"}{cost.unknown > 0 && <span className="warntext"> without the tokens of {cost.unknown.toLocaleString("en")} whose agents came to no end</span>}</dd>
     </>
   );
 }

@@ -1,5 +1,5 @@
 /** Runs, groups and rollouts as rows of lists: folded states in, documents out. */
-import { costOf, totalCost, type Prices } from "../../rollout/cost.ts";
+import { costOf, hasUsage, totalCost, type Prices } from "../../rollout/cost.ts";
 import { PASS_REWARD, wilson } from "../../rollout/statistics.ts";
 import type { GroupState } from "../../rollout/run-state.ts";
 import { secondsOf, type RolloutState } from "../../rollout/rollout-state.ts";
@@ -82,7 +82,7 @@ export function rolloutRow(state: RolloutState, marks: Marks, prices: Prices | u
     promptTokens: state.promptTokens,
     cachedTokens: state.cachedTokens,
     completionTokens: state.completionTokens,
-    dollars: prices === undefined || state.phase !== "recorded" ? null : costOf(state, prices).total,
+    dollars: prices === undefined || state.phase !== "recorded" || !hasUsage(state) ? null : costOf(state, prices).total,
     admittedAt: state.admittedAt,
     at: state.at,
     error: state.error,

@@ -46,7 +46,7 @@ export const rolloutRowSchema = z.object({
   promptTokens: count,
   cachedTokens: count,
   completionTokens: count,
-  /** Null where the run was given no prices, or it has not ended. */
+  /** Null where the run was given no prices, it has not ended, or its agent came to no end, so that nobody knows. */
   dollars: z.number().nullable(),
   admittedAt: z.number().nullable(),
   at: z.number(),

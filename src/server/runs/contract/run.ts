@@ -45,7 +45,7 @@ export const activeRolloutSchema = z.object({ rollout: z.string(), task: z.strin
 export type ActiveRollout = z.infer<typeof activeRolloutSchema>;
 
 /** In dollars, by what was paid for. */
-const costSchema = z.object({ total: z.number(), input: z.number(), cached: z.number(), output: z.number(), machine: z.number() });
+const costSchema = z.object({ total: z.number(), input: z.number(), cached: z.number(), output: z.number(), machine: z.number(), /** Rollouts whose tokens nobody counted: their agents came to no end. */ unknown: count });
 
 export const runReportSchema = z.object({
   run: z.string(),
