@@ -52,7 +52,7 @@ describe.runIf(process.getuid?.() === 0)("a full disk", () => {
     expect((await ask("POST", `/${id}/run`, { command: "md5sum -c /sum" })).body.stdout).toBe("/big: OK\n");
     resize("2g");
     await expect.poll(async () => (await ask("GET", `/${id}`)).body.state as string, { timeout: 60_000 }).toBe("paused");
-    expect(server.stderr()).toMatch(/is paused, \d+ s after the end of its lease/);
+    await expect.poll(() => server.stderr()).toMatch(/is paused, \d+ s after the end of its lease/);
     expect((await ask("POST", `/${id}/resume`, { ttl_ms: 600_000 })).body).toMatchObject({ state: "running" });
     expect((await ask("POST", `/${id}/run`, { command: "md5sum -c /sum" })).body.stdout).toBe("/big: OK\n");
     expect((await ask("DELETE", `/${id}`)).status).toBe(204);
