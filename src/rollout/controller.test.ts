@@ -251,7 +251,7 @@ describe("RunController", () => {
       expect(admittedLate.filter((rollout) => doneBefore.has(rollout))).toEqual([]);
       expect(second.state.status).toBe("finished");
     }
-  }, 60_000);
+  });
 
   it("drains: what runs finishes, nothing new starts, the rest is left to a later controller", async () => {
     const gate = new AbortController();

@@ -40,7 +40,7 @@ describe("mw run of an attacker", () => {
     expect(rollouts, when).toMatchObject([{ outcome: "scored", reward, stopReason: "oom_killed", error: null, tries: 1 }]);
     if (reward === 1) expect(readFileSync(join(home, "runs", run, "rollouts", rollouts[0]?.rollout ?? "", "artifacts/artifacts/kept"), "utf8")).toBe("kept\n");
     expect(await leftoversAfter(home)).toEqual([]);
-  }, 120_000);
+  });
 
   it.each(Object.entries(ATTACKS))("%s: scored 0, and the neighbour is not disturbed", async (name, line) => {
     const script = join(place, name.replaceAll(/\W/g, "-"));
@@ -53,5 +53,5 @@ describe("mw run of an attacker", () => {
     expect(new Set(rollouts.map(({ harness }) => harness))).toEqual(new Set(["script", "oracle"]));
     for (const { harness, outcome, reward, error } of rollouts) expect({ harness, outcome, reward, error }).toEqual({ harness, outcome: "scored", reward: harness === "oracle" ? 1 : 0, error: null });
     expect(await leftoversAfter(home)).toEqual([]);
-  }, 120_000);
+  });
 });

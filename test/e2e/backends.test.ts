@@ -65,14 +65,14 @@ describe("mw run --backend remote:URL", () => {
     const shown = await mw(["show", oracle.rollouts[0]?.rollout ?? "", "--json"], { env });
     expect(shown.stdout).toContain("remote:");
     expect(await list()).toEqual([]);
-  }, 120_000);
+  });
 
   it("restores what the agent replaced before anybody asks it, as everywhere", async () => {
     const script = join(place, "replace");
     writeFileSync(script, "rm /bin/probe; printf '#!/bin/sh\\nexit 1\\n' > /bin/probe; chmod 755 /bin/probe\n");
     const { rollouts } = await run(join(place, "guarded"), "--harness", "script", "--script", script, "--backend", remote());
     expect(rollouts.map(({ outcome, reward }) => `${outcome} ${reward}`)).toEqual(["scored 0"]);
-  }, 120_000);
+  });
 
   it("an agent that spoils our own programs in its machine has a score, not an error", async () => {
     const spoil = async (how: string): Promise<readonly string[]> => {
@@ -84,7 +84,7 @@ describe("mw run --backend remote:URL", () => {
     expect(await spoil("rm -rf /.manyworlds; mkdir /.manyworlds; echo evil > /.manyworlds/init; chmod 755 /.manyworlds/init")).toEqual(["scored 1"]);
     // Where nothing of ours could run on its files, the work cannot be graded: by its own doing.
     expect(await spoil("rm -rf /.manyworlds; echo evil > /.manyworlds")).toEqual(["scored 0"]);
-  }, 120_000);
+  });
 
   it("refuses what the service cannot give before anything starts, and says how to go on", async () => {
     const limited = await mw(["run", join(place, "limited"), "--harness", "oracle", "--image", `dir:${image.directory}`, "--backend", remote(), "--quiet"], { env });
@@ -98,7 +98,7 @@ describe("mw run --backend remote:URL", () => {
     expect(await mw(["run", join(place, "task"), "--harness", "oracle", "--backend", remote(), "--quiet"], { env: { ...env, MW_REMOTE_KEY: "" } })).toMatchObject({ code: 3, stderr: expect.stringContaining("MW_REMOTE_KEY") });
     const wrong = await mw(["run", join(place, "task"), "--harness", "oracle", "--backend", remote(), "--quiet"], { env: { ...env, MW_REMOTE_KEY: "e2b_ffffffffffffffffffff" } });
     expect(wrong).toMatchObject({ code: 3, stderr: expect.not.stringContaining("e2b_ffffffffffffffffffff") });
-  }, 120_000);
+  });
 });
 
 describe("mw sandbox --backend remote:URL", () => {
@@ -106,7 +106,7 @@ describe("mw sandbox --backend remote:URL", () => {
     const result = await mw(["sandbox", "run", "--backend", remote(), "--json", `dir:${image.directory}`, "--", "/bin/cat", "/etc/marker"], { env });
     expect(result).toMatchObject({ code: 0, stdout: expect.stringContaining("image") });
     expect(await list()).toEqual([]);
-  }, 60_000);
+  });
 });
 
 describe("mw sandbox create", () => {
@@ -145,7 +145,7 @@ describe("mw sandbox create", () => {
       holder.kill();
       await ended;
     }
-  }, 120_000);
+  });
 
   it("takes a machine of --backend remote along when it is interrupted", async () => {
     const holder = mortal(spawn(process.execPath, [MAIN, "sandbox", "create", "--backend", remote(), `dir:${image.directory}`], { env: { PATH: process.env["PATH"], HOME: place, ...env }, stdio: ["ignore", "pipe", "pipe"] }));
@@ -156,7 +156,7 @@ describe("mw sandbox create", () => {
     holder.kill("SIGINT");
     expect([await ended, stderr]).toEqual([0, expect.not.stringContaining("error")]);
     expect(await list()).toEqual([]);
-  }, 120_000);
+  });
 });
 
 describe("--backend oci", () => {
@@ -168,26 +168,26 @@ describe("--backend oci", () => {
     const directory = join(env.MW_HOME, "runs", oracle.run);
     expect(JSON.parse(readFileSync(join(directory, "run.json"), "utf8"))).toMatchObject({ backend: "oci:runc" });
     expect(textOf(directory)).toContain('"backend":"oci:runc"');
-  }, 120_000);
+  });
 
   it("restores what the agent replaced before anybody asks it, as everywhere", async () => {
     const script = join(place, "replace-oci");
     writeFileSync(script, "rm /bin/probe; printf '#!/bin/sh\\nexit 1\\n' > /bin/probe; chmod 755 /bin/probe\n");
     const { rollouts } = await run(join(place, "guarded"), "--harness", "script", "--script", script, "--backend", "oci");
     expect(rollouts.map(({ outcome, reward }) => `${outcome} ${reward}`)).toEqual(["scored 0"]);
-  }, 120_000);
+  });
 
   it("is found by doctor, runtime by runtime, with what its machines have", async () => {
     const { stdout } = await mw(["doctor", "--json"], { env: { ...env, MW_BACKEND: remote() } });
     const probes = new Map((JSON.parse(stdout) as { readonly probes: readonly { readonly name: string; readonly state: string; readonly detail: string }[] }).probes.map((probe) => [probe.name, probe]));
     for (const program of ["runc", "crun"]) expect(probes.get(`backend oci:${program}`)).toMatchObject({ state: "ok", detail: expect.stringMatching(new RegExp(`^${program} version .*has .*memory limits.*lacks .*disk limits`)) });
     expect(probes.get(`backend remote:${new URL(server.url).host}`)).toMatchObject({ state: "ok", detail: expect.stringContaining("lacks cpu limits") });
-  }, 120_000);
+  });
 
   it("names a runtime that is not there, and how to get one", async () => {
     const refused = await mw(["sandbox", "run", "--backend", "oci:no-such-runtime", `dir:${image.directory}`, "--", "/bin/true"], { env });
     expect(refused).toMatchObject({ code: 3, stderr: expect.stringMatching(/no-such-runtime.*apt-get install runc/s) });
-  }, 60_000);
+  });
 });
 
 describe("a service that dies in the middle", () => {
@@ -211,7 +211,7 @@ describe("a service that dies in the middle", () => {
     } finally {
       await backend.close();
     }
-  }, 120_000);
+  });
 });
 
 async function list(): Promise<readonly unknown[]> {

@@ -85,4 +85,4 @@ it("follows a reward from its machine to the trainer's step and checkpoint, and 
   expect(document.touched).toMatchObject({ leases: [lease.head.lease_id], steps: [17], checkpoints: ["ckpt/17"] });
   expect(readFileSync(join(home, "runs", run.run, "events.jsonl"), "utf8")).not.toContain('"reward":1,');
   expect(await leftoversAfter(home)).toEqual([]);
-}, 120_000);
+});

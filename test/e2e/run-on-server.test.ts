@@ -160,7 +160,7 @@ describe("a run on a server", () => {
       expect(await leftoversAfter(home, (of) => machines(of).filter((text) => !text.startsWith("gateway socket")))).toEqual([]);
       held = false;
       server = await serve({ home, key: KEY, port: server.port, args: ["--warm", "0"] });
-      expect(server.stderr()).toContain("going on with");
+      await expect.poll(() => server.stderr()).toContain("going on with");
       const { code, stdout, stderr } = await running;
       expect(code, stderr).toBe(0);
       const listed = JSON.parse(stdout) as Listed;

@@ -41,4 +41,4 @@ it("shows nothing of a rollout to a terminal that it would obey", async () => {
   } finally {
     await engine.close();
   }
-}, 120_000);
+});

@@ -91,7 +91,7 @@ describe("mw train --trainer URL", () => {
     expect(status.datasets["never"]?.mean_reward ?? 0).toBe(0);
     await engine.close();
     expect(await leftoversAfter(home)).toEqual([]);
-  }, 150_000);
+  });
 
   it("says what it does not understand", async () => {
     for (const [args, words] of [

@@ -94,4 +94,4 @@ it("refuses what contradicts itself, before anything is made", async () => {
   expect(existsSync(none)).toBe(false);
   const elsewhere = await mw(["train", "--resume", "--dir", directory], { cwd: place, env: { ...env, MW_HOME: join(place, "other") } });
   expect(elsewhere.stderr).toContain(`MW_HOME=${home}`);
-}, 60_000);
+});

@@ -11,7 +11,8 @@ import { fileURLToPath } from "node:url";
 import { afterAll, afterEach, beforeAll, describe, expect, test } from "vitest";
 import { openImageStore } from "../../src/image/index.ts";
 import { openNativeBackend, type Exec, type ForkResult, type NativeBackend, type RootFilesystem, type Sandbox, type SandboxSpec } from "../../src/sandbox/index.ts";
-import { sh, sleep, until } from "../conformance/sandbox/fixture.ts";
+import { sh, until } from "../conformance/sandbox/fixture.ts";
+import { killing } from "../support/helper-kills.ts";
 import { leftoversAfter } from "../support/leftovers.ts";
 
 const BUILD = fileURLToPath(new URL("../../scripts/build-criu.mjs", import.meta.url));
@@ -98,44 +99,6 @@ class Session {
     await this.exec.writeStdin(`${line}; echo "<over>"\n`);
     return (await this.hear("<over>\n")).trimEnd();
   }
-}
-
-/** Of CRIU, while the spawner of this data directory has one at work. */
-function criuProcesses(): readonly number[] {
-  const spawner = readFileSync(join(home, "lock"), "utf8").trim();
-  const children = readFileSync(`/proc/${spawner}/task/${spawner}/children`, "utf8").trim().split(" ");
-  return children.filter((pid) => {
-    try {
-      return readFileSync(`/proc/${pid}/cmdline`, "utf8").startsWith("criu\0");
-    } catch {
-      return false;
-    }
-  }).map(Number);
-}
-
-/** False when it has ended. */
-function kills(pid: number): boolean {
-  try {
-    return criuProcesses().includes(pid) && process.kill(pid, "SIGKILL");
-  } catch {
-    return false;
-  }
-}
-
-/** Kills the CRIU that `work` starts, `afterMs` after it has begun. False when it was done before. */
-async function killingCriu<T>(afterMs: number, work: Promise<T>): Promise<{ readonly killed: boolean; readonly result: PromiseSettledResult<T> }> {
-  const state = { over: false };
-  const settled = Promise.allSettled([work]).then(([result]) => {
-    state.over = true;
-    return result;
-  });
-  let pid: number | undefined;
-  while (!state.over && pid === undefined) {
-    await sleep(1);
-    [pid] = criuProcesses();
-  }
-  await sleep(afterMs);
-  return { killed: pid !== undefined && kills(pid), result: await settled };
 }
 
 describe("what runs goes on", () => {
@@ -317,7 +280,7 @@ describe("what fails leaves the source as it was", () => {
     await session.ask("V=alive");
     let [killed, survived] = [0, 0];
     for (let afterMs = 0; afterMs < 60; afterMs += 3) {
-      const { killed: hit, result: taken } = await killingCriu(afterMs, sandbox.snapshot({ memory: true }));
+      const { killed: hit, result: taken } = await killing(home, "criu", afterMs, () => sandbox.snapshot({ memory: true }));
       if (hit) {
         killed++;
         if (taken.status === "rejected") expect(taken.reason).toMatchObject({ code: "sandbox_failed", message: expect.stringContaining("killed") });
@@ -350,7 +313,7 @@ describe("what fails leaves the source as it was", () => {
     const { snapshot } = await source.snapshot({ memory: true });
     let killed = 0;
     for (let afterMs = 0; afterMs < 60; afterMs += 2) {
-      const { killed: hit, result: created } = await killingCriu(afterMs, machine({ snapshot: snapshot.id }));
+      const { killed: hit, result: created } = await killing(home, "criu", afterMs, () => machine({ snapshot: snapshot.id }));
       if (hit && created.status === "rejected") {
         killed++;
         expect(created.reason).toMatchObject({ code: "sandbox_failed" });

@@ -61,7 +61,7 @@ describe("an answer and its log", () => {
       expect(found.map(({ status, answer }) => [status, answer?.blocks])).toEqual([["complete", [{ type: "text", text: `answer ${round} is this` }]]]);
       await session.close();
     }
-  }, 120_000);
+  });
 });
 
 describe("a retry", () => {

@@ -223,4 +223,4 @@ test("a machine whose init never answers is given up, and killed", async () => {
   const backend = await open(url);
   await expect(backend.create({ root: ROOT })).rejects.toMatchObject({ code: "sandbox_failed", message: expect.stringContaining("has not answered") });
   expect(asked.map(({ line }) => line)).toContain("DELETE /sandboxes/sbx1");
-}, 60_000);
+});
