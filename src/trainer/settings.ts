@@ -58,7 +58,7 @@ export const EMBEDDED_RULES: LearningRules = {
   clipLow: 0.2,
   clipHigh: 0.28,
   kl: 0,
-  entropy: 0.05,
+  entropy: 0.15,
   entropySteps: 80,
   learningRate: 0.005,
   beta1: 0.9,

@@ -34,7 +34,7 @@ const BASE_IMAGE = "manyworlds/terminal";
 /** Mean reward over four steps at which the policy has learnt what is to be shown, and the least that must come of it. */
 const LEARNT_ENOUGH = 0.9;
 const LEARNT = 0.8;
-/** A policy that tries only one thing for a kind of task learns no more: it has not by then, and others do in half of it. */
+/** A policy that tries only one thing for a kind of task learns no more. That is rare; others need some fifty. */
 const MOST_STEPS = 96;
 /** Of the first weights and the draw, one after the other where a start was unlucky. */
 const SEEDS = ["demo", "demo-2", "demo-3", "demo-4"] as const;

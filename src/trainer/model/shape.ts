@@ -54,8 +54,9 @@ export function sizeOf(shape: readonly number[]): number {
 }
 
 /**
- * The same seed gives the same numbers, on every machine. The head begins near 0, so that an untrained policy says everything about equally often; what is attended to weighs more than
- * what was read last, so that the first thing it can learn is to depend on what it was told.
+ * The same seed gives the same numbers, on every machine. The head begins near 0, so that an untrained policy says everything about equally often. Attention begins nearly even, so that
+ * nothing of the instruction is overlooked, and weighs more than what was read last, so that what is learnt first depends on what was told: else all kinds of task get one answer, which
+ * is then the only one that is tried.
  */
 export function initialParameters(shape: ModelShape, seed: string): Parameters {
   const random = seededRandom(`${seed}/parameters`);
@@ -75,7 +76,7 @@ function spreadOf(name: string, [rows = 1, ...columns]: readonly number[]): numb
   if (columns.length === 0) return null;
   const part = name.replace(/^layer\.\d+\./, "");
   const fixed: Readonly<Record<string, number>> = { embedding: 1, position: 1, head: 0.02, "copy.gate": 0 };
-  const factors: Readonly<Record<string, number>> = { "attention.output": 2, "mlp.down": 0.5, "copy.query": 0.3, "copy.key": 0.3 };
+  const factors: Readonly<Record<string, number>> = { "attention.query": 0.2, "attention.key": 0.2, "attention.output": 4, "mlp.down": 2, "copy.query": 0.3, "copy.key": 0.3 };
   return fixed[part] ?? (factors[part] ?? 1) / Math.sqrt(rows);
 }
 
