@@ -47,10 +47,11 @@ describe("life", () => {
   it("is made, found, listed in pages, renewed and ended", async () => {
     const id = await create({ metadata: { who: "me" }, ttl_ms: 60_000, cpus: 0.5, memory_bytes: 64 << 20 });
     expect((await ask("GET", `/v1/sandboxes/${id}`)).body).toMatchObject({ id, state: "running", metadata: { who: "me" }, network: "none", memory_bytes: 64 << 20, on_timeout: "kill" });
-    const others = await Promise.all([create({ metadata: { who: "you" } }), create({ metadata: { who: "me" } })]);
+    // One after the other: they are listed in the order in which they were made.
+    const others = [await create({ metadata: { who: "you" } }), await create({ metadata: { who: "me" } })];
     const first = (await ask("GET", "/v1/sandboxes?limit=2")).body;
     const second = (await ask("GET", `/v1/sandboxes?limit=2&cursor=${first.next as string}`)).body;
-    expect([...first.sandboxes, ...second.sandboxes].map((sandbox: { id: string }) => sandbox.id)).toEqual([id, ...others].toSorted());
+    expect([...first.sandboxes, ...second.sandboxes].map((sandbox: { id: string }) => sandbox.id)).toEqual([id, ...others]);
     expect(second.next).toBeNull();
     expect((await ask("GET", "/v1/sandboxes?metadata.who=me&state=running")).body.sandboxes).toHaveLength(2);
     const renewed = (await ask("POST", `/v1/sandboxes/${id}/renew`, { ttl_ms: 3_600_000 })).body;
