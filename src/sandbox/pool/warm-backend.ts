@@ -223,7 +223,7 @@ class Warm implements WarmBackend {
       this.#keep(kind, { sandbox, layers });
     } catch (error) {
       kind.failures++;
-      this.#options.log(`making a sandbox beforehand: ${messageOf(error)}`);
+      if (!this.#closing.signal.aborted) this.#options.log(`making a sandbox beforehand: ${messageOf(error)}`);
     }
     return true;
   }
