@@ -91,6 +91,7 @@ struct machine {
 	struct machine *next_hot;
 	int victim; /* pidfd of the process that was killed last for memory, until it is gone */
 	uint64_t victim_until_ms;
+	int unexplained; /* looks in a row at which the processes held less than is used */
 	/* services */
 	struct service *services;
 	int service_count;

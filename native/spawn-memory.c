@@ -17,7 +17,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { HOT_MS = 50, POLL_MS = 100, VICTIM_MS = 10000 };
+enum { HOT_MS = 50, POLL_MS = 100, VICTIM_MS = 10000, UNEXPLAINED_LOOKS = 4 };
 
 static struct machine *hot; /* machines that are looked at by time */
 
@@ -86,6 +86,7 @@ struct survey {
 	pid_t newest; /* of the host when the survey began */
 	pid_t largest;
 	uint64_t pages;
+	uint64_t all_pages; /* of all together */
 };
 
 static void survey_start(struct survey *survey, struct machine *machine)
@@ -139,11 +140,14 @@ static int compare(pid_t pid, void *context)
 	FILE *file = fopen(path, "re");
 	if (!file) return 0;
 	unsigned long long size, resident;
-	if (fscanf(file, "%llu %llu", &size, &resident) == 2 && resident >= survey->pages && !is_init(survey, pid)) {
+	bool read = fscanf(file, "%llu %llu", &size, &resident) == 2;
+	fclose(file);
+	if (!read) return 0;
+	survey->all_pages += resident;
+	if (resident >= survey->pages && !is_init(survey, pid)) {
 		survey->pages = resident;
 		survey->largest = pid;
 	}
-	fclose(file);
 	return 0;
 }
 
@@ -164,6 +168,9 @@ static void enforce(struct machine *machine, uint64_t now)
 	survey_start(&survey, machine);
 	cgroup_each_process(machine->group, compare, &survey);
 	if (survey.largest <= 0) return;
+	/* Whoever held it may be gone by now or about to be, by the kernel's hand: others do not die for that. Nor does what no process shows keep anybody alive for long. */
+	if (survey.all_pages * (uint64_t)sysconf(_SC_PAGESIZE) < machine->memory_bytes / 2 && machine->unexplained++ < UNEXPLAINED_LOOKS) return;
+	machine->unexplained = 0;
 	int victim = k_pidfd_open(survey.largest);
 	if (!cgroup_kill_process(machine->group, survey.largest)) {
 		close_fd(&victim);
@@ -207,6 +214,7 @@ static void check(struct machine *machine, uint64_t now)
 	struct usage usage;
 	if (!above(machine, &usage)) {
 		machine->protected_to = 0; /* numbers may go round before the next time */
+		machine->unexplained = 0;
 		if (machine->pressure.fd < 0) heat(machine, now + POLL_MS);
 		else rearm(machine, now);
 		return;

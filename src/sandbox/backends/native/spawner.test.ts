@@ -108,8 +108,8 @@ describe("limits", () => {
     expect(await sh("a", "dd if=/dev/zero of=/big bs=1M count=100 && echo WRITTEN")).toContain("WRITTEN");
     await sleep(200);
     expect((await get().metrics("a")).limits.oom_killed).toBe(0);
-    // A shell variable grows in the shell's own memory.
-    expect(await sh("a", "tail -c 100000000 /dev/zero; echo status $?")).toContain("status 137");
+    // The kernel and the spawner may both see it: it dies once, and the shell that began it does not die for it.
+    for (let i = 0; i < 8; i++) expect(await sh("a", "tail -c 100000000 /dev/zero; echo status $?")).toContain("status 137");
     expect((await get().metrics("a")).limits.oom_killed).toBeGreaterThan(0);
     expect(await sh("a", "echo ALIVE")).toContain("ALIVE");
   });
