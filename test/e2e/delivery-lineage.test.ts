@@ -76,7 +76,7 @@ it("follows a reward from its machine to the trainer's step and checkpoint, and 
 
   writeTask(task, { name: "test/lineage" });
   const again = await mw(["reverify", run.run, "--task", task, "--json", "--quiet"], { env: { MW_HOME: home } });
-  expect(again.code, again.stderr).toBe(0);
+  expect(again.code, again.stderr + again.stdout).toBe(0);
   const document = JSON.parse(again.stdout) as { readonly rollouts: readonly { readonly was: number; readonly reward: number }[]; readonly touched: Readonly<Record<string, readonly unknown[]>> };
   expect(document.rollouts.map(({ was, reward }) => [was, reward])).toEqual([[0.25, 1], [0.25, 1], [0.25, 1], [0.25, 1]]);
   expect(document.touched["rollouts"]?.length).toBe(4);

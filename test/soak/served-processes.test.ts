@@ -3,11 +3,11 @@
  * one goes on counting, from where it was and in the same process, also when the server was killed and another resumes it.
  */
 import { spawnSync } from "node:child_process";
-import { mkdtempSync, rmSync } from "node:fs";
+import { mkdtempSync, readdirSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { fileURLToPath } from "node:url";
-import { Sandbox } from "e2b";
+import { Sandbox, Template, waitForFile } from "e2b";
 import { afterAll, beforeAll, expect, test } from "vitest";
 import { until } from "../conformance/sandbox/fixture.ts";
 import { asking } from "../support/asking.ts";
@@ -24,6 +24,9 @@ const ask = asking(() => server, KEY);
 
 /** Writes its process and a number that grows, whole at each moment. What counts is in its memory alone. */
 const COUNTER = "i=0; while :; do i=$((i+1)); echo $$ $i > /tmp/n.new; mv /tmp/n.new /tmp/n; sleep 0.01; done";
+
+/** One that also says more than anybody keeps for it: it stands still where that is not read. */
+const TALKER = "line=$(head -c 30000 /dev/zero | tr '\\0' x); i=0; while :; do i=$((i+1)); echo $line; echo $$ $i > /tmp/n.new; mv /tmp/n.new /tmp/n; sleep 0.01; done";
 
 const start = (): Promise<Served> => serve({ home, key: KEY, args: ["--warm", "0"], env: { MW_CRIU: criu } });
 
@@ -83,6 +86,85 @@ test("E2B's SDK: a counter goes on after pauses and from a snapshot", async () =
   await Sandbox.deleteSnapshot(snapshotId, options);
   expect(await again.commands.kill(command.pid)).toBe(true);
   await again.kill();
+});
+
+test("E2B's SDK: commands are known, and read, in whatever goes on with them", async () => {
+  const options = { apiKey: KEY, apiUrl: server.url, sandboxUrl: server.url, requestTimeoutMs: 120_000, timeoutMs: 600_000 };
+  const read = (of: Sandbox) => async (): Promise<string> => (await of.commands.run("cat /tmp/n")).stdout;
+  const parent = await Sandbox.create("host", options);
+  const { pid } = await parent.commands.run(TALKER, { background: true, timeoutMs: 0 });
+  let at = countOf(await until("it counts", async () => read(parent)().catch(() => "")));
+  /** Further than what fits between it and who reads it. */
+  const talksOn = async (what: string, of: Sandbox): Promise<void> => {
+    expect((await of.commands.list()).map((command) => command.pid), what).toEqual([pid]);
+    const from = countOf(await read(of)());
+    at = await until(`${what}: it talks on`, async () => {
+      const now = countOf(await read(of)());
+      return now.value > from.value + 300 ? now : null;
+    }).then((now) => now ?? from);
+    expect(at.pid, what).toBe(from.pid);
+  };
+  await talksOn("before", parent);
+  const [child] = await parent.fork();
+  if (!(child instanceof Sandbox)) throw child ?? new Error("no child");
+  await talksOn("a child", child);
+  const { snapshotId } = await parent.createSnapshot();
+  const copy = await Sandbox.create(snapshotId, options);
+  await talksOn("a snapshot", copy);
+  await parent.pause();
+  await server.stop("SIGKILL");
+  server = await start();
+  const again = { ...options, apiUrl: server.url, sandboxUrl: server.url };
+  const resumed = await Sandbox.connect(parent.sandboxId, again);
+  await talksOn("a pause that outlived its server", resumed);
+  const later = await Sandbox.create(snapshotId, again);
+  await talksOn("a snapshot that outlived its server", later);
+  expect(await later.commands.kill(pid)).toBe(true);
+  for (const one of [later, resumed]) await one.kill();
+  await Sandbox.deleteSnapshot(snapshotId, again);
+  await until("nothing is known of them", () => readdirSync(join(home, "e2b-processes")).length === 0);
+});
+
+test("E2B's templates: what their start command runs goes on in every sandbox, and runs anew where it cannot", async () => {
+  const options = { apiKey: KEY, apiUrl: server.url, sandboxUrl: server.url, requestTimeoutMs: 120_000, timeoutMs: 600_000 };
+  const parts = (): readonly string[] => readdirSync(join(home, "snapshots", "records"));
+  const read = (of: Sandbox, path: string): Promise<string> => of.commands.run(`cat ${path}`).then(({ stdout }) => stdout);
+  const before = parts();
+  const build = (): Promise<unknown> => Template.build(Template().fromImage("host").setStartCmd(`echo begun >> /tmp/begun; ${TALKER}`, waitForFile("/tmp/n")), "talks", options);
+  await build();
+  expect(parts()).toHaveLength(before.length + 1);
+  const pids: number[] = [];
+  const look = async (): Promise<void> => {
+    const sandbox = await Sandbox.create("talks", options);
+    const found = await sandbox.commands.list();
+    expect(found.map(({ tag }) => tag)).toEqual(["start_cmd"]);
+    await goesOn("of a template", () => read(sandbox, "/tmp/n"), countOf(await read(sandbox, "/tmp/n")));
+    expect(await read(sandbox, "/tmp/begun")).toBe("begun\n");
+    pids.push(found[0]?.pid ?? 0);
+    await sandbox.kill();
+  };
+  await look();
+  await look();
+  expect(pids[1]).toBe(pids[0]);
+  // It is a part of its template, not a snapshot of its owner.
+  expect((await ask("GET", "/v1/snapshots")).body.snapshots).toEqual([]);
+  const first = parts().find((name) => !before.includes(name));
+  await build();
+  expect(parts()).toHaveLength(before.length + 1);
+  expect(parts()).not.toContain(first);
+  // Lost, as on another kernel: it is begun again.
+  for (const kept of readdirSync(join(home, "snapshots", "memory"))) rmSync(join(home, "snapshots", "memory", kept), { recursive: true });
+  await look();
+  const answer = await fetch(`${server.url}/templates/talks`, { method: "DELETE", headers: { "X-API-KEY": KEY } });
+  expect(answer.status).toBe(204);
+  expect(parts()).toEqual(before);
+  // Of a build whose server was killed before it knew the template.
+  await build();
+  await server.stop("SIGKILL");
+  expect(parts()).toHaveLength(before.length + 1);
+  rmSync(join(home, "e2b", "templates.json"));
+  server = await start();
+  expect(parts()).toEqual(before);
 });
 
 test("the native interface: a counter goes on after pauses, a kill of the server, in children and from snapshots", async () => {

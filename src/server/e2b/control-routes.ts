@@ -2,20 +2,16 @@
 import type { FastifyInstance, FastifyRequest } from "fastify";
 import type { z } from "zod";
 import { MwError } from "../../core/errors.ts";
-import { LIMITS } from "../../core/limits.ts";
-import type { Sandbox } from "../../sandbox/sandbox.ts";
-import type { SandboxEntry, SandboxRequest } from "../sandboxes/sandbox-entry.ts";
+import type { SandboxEntry } from "../sandboxes/sandbox-entry.ts";
 import { checked } from "../endpoint.ts";
 import { aborted } from "../request-signal.ts";
 import type { Services } from "../services.ts";
 import { ALL_TRAFFIC, egressOf } from "./egress-rules.ts";
+import type { Facade } from "./facade.ts";
 import { e2bFailure } from "./failure.ts";
-import type { Accounts } from "./envd/accounts.ts";
-import { userOf } from "./envd/guest.ts";
-import type { ProcessHub } from "./envd/process-hub.ts";
+import { begin, DEFAULT_TIMEOUT_S, makeSandbox, tokens, ttl } from "./make-sandbox.ts";
 import { pageOf } from "./page.ts";
-import type { Observations } from "./observations.ts";
-import { detailDocument, listedDocument, newToken, sandboxDocument, type SandboxDocument, type SandboxSecrets } from "./sandbox-facts.ts";
+import { detailDocument, listedDocument, sandboxDocument, type SandboxDocument } from "./sandbox-facts.ts";
 import {
   connectSchema,
   createSchema,
@@ -32,29 +28,11 @@ import {
   resumeSchema,
   snapshotSchema,
   timeoutSchema,
-  type CreateBody,
 } from "./schemas.ts";
-import { commandsOf, keptCommands, startIn } from "./template-start.ts";
-import type { Templates } from "./templates.ts";
-
-export interface Facade {
-  readonly services: Services;
-  readonly templates: Templates;
-  readonly secrets: SandboxSecrets;
-  readonly observations: Observations;
-  readonly accounts: Accounts;
-  readonly hubOf: (sandbox: Sandbox) => ProcessHub;
-  /** Below which sandboxes have host names. */
-  readonly domain: () => string;
-  /** Network of sandboxes whose maker did not ask for one. */
-  readonly network: Pick<SandboxRequest, "network" | "allow">;
-}
-
-/** Seconds, where a request does not say: of the older routes (as their clients' default), and of the newer. */
-const DEFAULT_TIMEOUT_S = { v1: 15, v2: 300 } as const;
+import { commandsOf, keptCommands } from "./template-start.ts";
 
 export function mountControl(app: FastifyInstance, facade: Facade): void {
-  const { services, secrets, observations, domain } = facade;
+  const { services, secrets, observations, domain, hubOf, processRecords } = facade;
   const { sandboxes } = services;
   const entryOf = (request: FastifyRequest): SandboxEntry => sandboxes.get(request.owner.id, (request.params as { readonly id: string }).id);
   const describe = (entry: SandboxEntry): SandboxDocument => sandboxDocument(entry, secrets.of(entry), domain());
@@ -70,8 +48,7 @@ export function mountControl(app: FastifyInstance, facade: Facade): void {
     app.post(url, async (request, reply) => {
       const body = bodyOf(createSchema, request);
       const signal = aborted(request.raw, reply.raw);
-      const { entry } = await sandboxes.create(request.owner.id, await requestOf(facade, request.owner.id, body, generation), { signal });
-      await begin(facade, entry, signal);
+      const entry = await makeSandbox(facade, request.owner.id, body, generation, signal);
       return reply.code(201).send(describe(entry));
     });
     app.post(`${url}/:id/connect`, async (request, reply) => {
@@ -140,15 +117,20 @@ export function mountControl(app: FastifyInstance, facade: Facade): void {
     const { timeout = DEFAULT_TIMEOUT_S.v2, count = 1 } = bodyOf(forkSchema, request);
     const memory = memoryKept(entry, undefined);
     const commands = commandsOf(entry.facts.request.extra);
+    const inherited = memory ? await hubOf(await sandboxes.running(entry)).notes() : [];
     const forked = await sandboxes.fork(entry, count, { memory, ttlMs: ttl(timeout), extra: () => ({ ...tokens(secrets.of(entry).traffic !== null), ...keptCommands(commands) }) });
     // Where the processes are kept it runs already.
+    if (memory) for (const child of forked) if ("entry" in child && child.entry.sandbox !== null) hubOf(child.entry.sandbox, inherited);
     const children = memory ? forked : await Promise.all(forked.map(async (child) => ("entry" in child ? begin(facade, child.entry, services.draining).then(() => child, (error: unknown) => ({ error })) : child)));
     return reply.code(201).send(children.map((child) => ("entry" in child ? { sandbox: describe(child.entry) } : { error: e2bFailure(child.error).body })));
   });
   app.post("/sandboxes/:id/snapshots", async (request, reply) => {
     const entry = entryOf(request);
     const { name } = bodyOf(snapshotSchema, request);
-    const { snapshot } = await sandboxes.snapshot(entry, { memory: memoryKept(entry, undefined), ...(name === undefined ? {} : { name: snapshotName(name) }) });
+    const memory = memoryKept(entry, undefined);
+    const processes = memory ? await hubOf(await sandboxes.running(entry)).notes() : [];
+    const { snapshot } = await sandboxes.snapshot(entry, { memory, ...(name === undefined ? {} : { name: snapshotName(name) }) });
+    if (processes.length > 0) await processRecords.write(snapshot.id, processes);
     return reply.code(201).send({ snapshotID: snapshot.id, names: snapshot.name === null ? [] : [`${snapshot.name}:default`] });
   });
   app.get("/snapshots", async (request, reply) => {
@@ -186,10 +168,6 @@ function withProcesses(entry: SandboxEntry, memory: boolean | undefined): void {
   if (entry.state === "paused" && memory === false && entry.facts.request.pauseMemory) throw new MwError("unsupported", "a sandbox that was paused with its processes resumes with them");
 }
 
-function ttl(timeout: number): number {
-  return Math.max(LIMITS.leaseMinMs, timeout * 1000);
-}
-
 function statesOf(asked: string | readonly string[] | undefined, url: string): ReadonlySet<string> {
   // The older list knows running ones only.
   if (asked === undefined) return new Set(url === "/sandboxes" ? ["running"] : ["running", "paused"]);
@@ -204,66 +182,6 @@ function snapshotName(text: string): string {
   const [name = "", tag = "default", more] = text.split(":");
   if (!/^[A-Za-z0-9._-]{1,128}$/.test(name) || tag !== "default" || more !== undefined) throw new MwError("invalid_input", `${JSON.stringify(text.slice(0, 200))} cannot be a snapshot's name`, { fix: "use letters, digits, dots, underscores and dashes; the only tag is default" });
   return name;
-}
-
-async function requestOf({ services, templates, network }: Facade, owner: string, body: CreateBody, generation: "v1" | "v2"): Promise<SandboxRequest> {
-  const { capabilities } = services.machines.backend;
-  const template = await templates.find(owner, body.templateID);
-  const onTimeout = body.autoPause === true ? "pause" : "kill";
-  if (body.autoPauseMemory !== undefined && onTimeout !== "pause") throw new MwError("invalid_input", "autoPauseMemory goes with autoPause");
-  if (body.autoPauseMemory === true && !capabilities.memorySnapshot) throw new MwError("unsupported", `the memory of a sandbox cannot be kept here: ${capabilities.missing["memorySnapshot"] ?? "it is not offered"}`);
-  const autoResume = body.autoResume?.enabled ?? false;
-  if (autoResume && onTimeout !== "pause") throw new MwError("invalid_input", "autoResume goes with autoPause");
-  if (autoResume && body.autoPauseMemory === false) throw new MwError("invalid_input", "a sandbox that is paused without its processes is not resumed by whoever asks: autoResume goes with autoPauseMemory");
-  const { memory } = capabilities.isolation.enforced;
-  return {
-    ...template.start,
-    template: body.templateID,
-    ...(template.cpuCount === null || !capabilities.isolation.enforced.cpu ? {} : { cpus: template.cpuCount }),
-    ...(memory ? { memoryBytes: (template.memoryMB ?? DEFAULT_MEMORY_MB) * (1 << 20) } : {}),
-    diskBytes: LIMITS.e2bDiskBytes,
-    ...networkOf(body, generation, network, capabilities.networks.includes("public")),
-    env: body.envVars ?? {},
-    metadata: body.metadata ?? {},
-    ttlMs: ttl(body.timeout ?? DEFAULT_TIMEOUT_S[generation]),
-    onTimeout,
-    // Clients of this protocol expect that a pause keeps processes: it does where that is possible.
-    ...(capabilities.memorySnapshot ? { checkpointable: true } : {}),
-    pauseMemory: body.autoPauseMemory ?? capabilities.memorySnapshot,
-    autoResume,
-    extra: { ...tokens(body.network?.allowPublicTraffic === false), ...keptCommands(template.commands) },
-  };
-}
-
-/** What its template starts in it; one in which that fails is ended. */
-async function begin({ services, accounts, hubOf, observations }: Facade, entry: SandboxEntry, signal: AbortSignal): Promise<void> {
-  const commands = commandsOf(entry.facts.request.extra);
-  if (commands === null) return;
-  const { sandboxes, runtime } = services;
-  try {
-    const sandbox = await sandboxes.running(entry);
-    const { workdir } = await userOf(accounts, sandbox, null);
-    await startIn(sandbox, commands, { hub: hubOf(sandbox), workdir, runtime, signal, log: (line) => observations.log(entry, "info", line) });
-  } catch (error) {
-    await sandboxes.kill(entry);
-    throw error;
-  }
-}
-
-/** `traffic`: for ports that are not public. */
-function tokens(traffic: boolean): NonNullable<SandboxRequest["extra"]> {
-  return { access: newToken(), ...(traffic ? { traffic: newToken() } : {}) };
-}
-
-const DEFAULT_MEMORY_MB = 1024;
-
-/** Older clients ask for the internet by themselves, so that their wish is the server's default; newer ones say it only when their user does. */
-function networkOf(body: CreateBody, generation: "v1" | "v2", fallback: Facade["network"], possible: boolean): Pick<SandboxRequest, "network" | "allow"> {
-  const asked = egressOf(body);
-  if (asked !== null && asked.network !== "public") return asked;
-  if (asked === null || generation === "v1") return fallback;
-  if (!possible) throw new MwError("unsupported", "sandboxes of this host have no internet access", { fix: "mw doctor says what the host lacks for it" });
-  return asked;
 }
 
 /** Replaces the rules of a living sandbox, where its network can change so. */

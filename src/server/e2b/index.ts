@@ -3,10 +3,11 @@
  * refused.
  */
 import type { FastifyInstance } from "fastify";
-import { MwError } from "../../core/errors.ts";
+import { messageOf, MwError } from "../../core/errors.ts";
 import type { Sandbox } from "../../sandbox/sandbox.ts";
 import type { Services } from "../services.ts";
-import { mountControl, type Facade } from "./control-routes.ts";
+import { mountControl } from "./control-routes.ts";
+import type { Facade } from "./facade.ts";
 import { Accounts } from "./envd/accounts.ts";
 import { DataPlane } from "./envd/front.ts";
 import { ProcessHub } from "./envd/process-hub.ts";
@@ -21,17 +22,17 @@ import { mountTemplates, mountUploads } from "./template-routes.ts";
 import { Templates } from "./templates.ts";
 
 export async function e2bModule(app: FastifyInstance, services: Services): Promise<void> {
-  const templates = new Templates(services);
-  const builds = new TemplateBuilds(services, templates);
+  const processes = await hubs(services);
+  const templates = new Templates(services, processes.processRecords);
+  const builds = new TemplateBuilds(services, templates, processes.processRecords);
   await builds.sweep();
-  const hubOf = await hubs(services);
   const facade: Facade = {
     services,
     templates,
     secrets: new SandboxSecrets(),
     observations: new Observations(services.runtime),
     accounts: new Accounts(services.runtime),
-    hubOf,
+    ...processes,
     domain: () => services.env["MW_E2B_DOMAIN"] ?? hostOf(app),
     network: defaultNetwork(services.env),
   };
@@ -43,19 +44,26 @@ export async function e2bModule(app: FastifyInstance, services: Services): Promi
   services.addFront(new DataPlane(facade, new PortProxy()));
 }
 
-/** One for each sandbox, whoever starts commands in it. Those of a server that died go on being read from now on. */
-async function hubs({ home, sandboxes, keepsMachines }: Services): Promise<Facade["hubOf"]> {
-  const records = new ProcessRecords(home);
+/** One for each sandbox, whoever starts commands in it. Those of a server that died, and of before a pause, go on being read from now on. */
+async function hubs({ home, sandboxes, machines, keepsMachines, log }: Services): Promise<Pick<Facade, "hubOf" | "processRecords">> {
+  const processRecords = new ProcessRecords(home);
   const known = new WeakMap<Sandbox, ProcessHub>();
-  const hubOf = (sandbox: Sandbox): ProcessHub => {
-    const hub = known.get(sandbox) ?? new ProcessHub(sandbox, keepsMachines === true ? records : null);
+  const hubOf: Facade["hubOf"] = (sandbox, inherited) => {
+    const hub = known.get(sandbox) ?? new ProcessHub(sandbox, { records: processRecords, outlived: keepsMachines === true, inherited });
     known.set(sandbox, hub);
     return hub;
   };
-  const running = keepsMachines === true ? [...sandboxes.all()].flatMap(({ sandbox }) => (sandbox?.state === "running" ? [sandbox] : [])) : [];
-  await records.sweep((id) => running.some((sandbox) => sandbox.id === id));
-  for (const sandbox of running) hubOf(sandbox);
-  return hubOf;
+  sandboxes.watcher = {
+    // What is not written down is not listed afterwards; the pause is worth more.
+    pausing: async (sandbox) => known.get(sandbox)?.writeDown().catch((error: unknown) => log(`commands of ${sandbox.id}: ${messageOf(error)}`)),
+    resumed: (sandbox) => void hubOf(sandbox),
+    gone: (id, sandbox) => (sandbox === null ? undefined : known.get(sandbox))?.forget() ?? processRecords.delete(id),
+  };
+  const all = [...sandboxes.all()];
+  const kept = new Set<string>([...all.map(({ id }) => id), ...(await machines.backend.snapshots.list().catch(() => [])).map(({ id }) => id)]);
+  await processRecords.sweep((of) => kept.has(of));
+  for (const { sandbox } of all) if (sandbox?.state === "running") hubOf(sandbox);
+  return { hubOf, processRecords };
 }
 
 /** What the protocol has beside this is said not to be here, in the protocol's own words. */

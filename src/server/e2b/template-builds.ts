@@ -18,6 +18,7 @@ import { templateDockerfile } from "./template-dockerfile.ts";
 import { Accounts } from "./envd/accounts.ts";
 import { userOf } from "./envd/guest.ts";
 import { ProcessHub } from "./envd/process-hub.ts";
+import type { ProcessRecords } from "./envd/process-records.ts";
 import { startIn, type TemplateCommands } from "./template-start.ts";
 import { templateImage, type TemplateRecord } from "./template-store.ts";
 import type { Templates } from "./templates.ts";
@@ -50,15 +51,17 @@ const UPLOADS_KEPT = 1000;
 export class TemplateBuilds {
   readonly #services: Services;
   readonly #templates: Templates;
+  readonly #processRecords: ProcessRecords;
   readonly #directory: string;
   readonly #builds = new Map<string, Build>();
   /** What an upload's address stands for. */
   readonly #uploads = new Map<string, { readonly owner: string; readonly templateID: string; readonly hash: string }>();
   readonly #turns: Admission;
 
-  constructor(services: Services, templates: Templates) {
+  constructor(services: Services, templates: Templates, processRecords: ProcessRecords) {
     this.#services = services;
     this.#templates = templates;
+    this.#processRecords = processRecords;
     this.#directory = join(services.home, "e2b", "builds");
     const most = Number.MAX_SAFE_INTEGER;
     // One place is one build: only how many are under way at once is bounded here, and whose turn it is.
@@ -67,6 +70,7 @@ export class TemplateBuilds {
 
   /** What a killed server left of builds. */
   async sweep(): Promise<void> {
+    await this.#templates.sweep();
     await rm(this.#directory, { recursive: true, force: true });
   }
 
@@ -128,6 +132,8 @@ export class TemplateBuilds {
   async #run(build: Build, body: BuildBody): Promise<void> {
     const place = join(this.#directory, build.templateID);
     let steps: readonly number[] = [];
+    /** Of no template yet. */
+    let memory: string | null = null;
     await mkdir(place, { recursive: true, mode: 0o700 });
     const work = await mkdtemp(join(place, "work-"));
     // Where the build lies on this host is nothing to its client.
@@ -144,7 +150,7 @@ export class TemplateBuilds {
       for (const hash of dockerfile.archives) await unpack(this.#archive(build.templateID, hash), join(context, hash));
       await writeFile(join(work, "Dockerfile"), dockerfile.text);
       const built = await this.#services.machines.builder.build({ dockerfile: join(work, "Dockerfile"), context, timeoutMs: LIMITS.templateBuildMs, progress: (line) => log(this.#services, build, told(line)), signal: this.#services.draining });
-      if (commands !== null) await this.#tryOut(build, built, commands, (line) => log(this.#services, build, told(line)));
+      memory = commands === null ? null : await this.#tryOut(build, built, commands, (line) => log(this.#services, build, told(line)));
       const createdAt = this.#services.runtime.now();
       for (const tag of build.tags) await this.#services.machines.images.tag(built, templateImage(build.templateID, tag));
       // Looked at last: nothing comes between this and what is written.
@@ -153,11 +159,13 @@ export class TemplateBuilds {
         for (const tag of build.tags) await this.#services.machines.images.remove(templateImage(build.templateID, tag));
         throw new MwError("conflict", "the template was removed while it was built");
       }
-      const tags = Object.fromEntries(build.tags.map((tag) => [tag, { digest: built.digest, buildID: build.buildID, createdAt, commands }]));
-      this.#templates.store.put({ ...record, cpuCount: build.cpuCount, memoryMB: build.memoryMB, updatedAt: createdAt, tags: { ...record.tags, ...tags } });
+      const tags = Object.fromEntries(build.tags.map((tag) => [tag, { digest: built.digest, buildID: build.buildID, createdAt, commands, memory }]));
+      await this.#templates.put({ ...record, cpuCount: build.cpuCount, memoryMB: build.memoryMB, updatedAt: createdAt, tags: { ...record.tags, ...tags } });
+      memory = null;
       log(this.#services, build, `built ${built.digest}`);
       build.status = "ready";
     } catch (error) {
+      if (memory !== null) await this.#templates.dropRunning(memory);
       const step = stepOf(error, steps);
       build.reason = { message: told(messageOf(error)), ...(step === null ? {} : { step }) };
       log(this.#services, build, told(messageOf(error)), "error");
@@ -170,15 +178,22 @@ export class TemplateBuilds {
     }
   }
 
-  /** In a machine of its own, which goes with what it started. */
-  async #tryOut(build: Build, image: Image, commands: TemplateCommands, tell: (line: string) => void): Promise<void> {
+  /** In a machine of its own, which is kept with what it started where that is possible. */
+  async #tryOut(build: Build, image: Image, commands: TemplateCommands, tell: (line: string) => void): Promise<string | null> {
     const { images, backend } = this.#services.machines;
     const { capabilities } = backend;
     const memoryBytes = build.memoryMB === null || !capabilities.isolation.enforced.memory ? {} : { memoryBytes: build.memoryMB * (1 << 20) };
-    const sandbox = await backend.create({ root: await images.rootFilesystem(image), network: capabilities.networks.includes("public") ? "public" : "none", ...memoryBytes, labels: { purpose: "build" } });
+    const checkpointable = capabilities.memorySnapshot ? { checkpointable: true } : {};
+    const sandbox = await backend.create({ root: await images.rootFilesystem(image), network: capabilities.networks.includes("public") ? "public" : "none", diskBytes: LIMITS.e2bDiskBytes, ...memoryBytes, ...checkpointable, labels: { purpose: "build" } });
     try {
       const { workdir } = await userOf(new Accounts(this.#services.runtime), sandbox, null);
-      await startIn(sandbox, commands, { hub: new ProcessHub(sandbox, null), workdir, runtime: this.#services.runtime, signal: this.#services.draining, log: tell });
+      const hub = new ProcessHub(sandbox, { records: this.#processRecords, outlived: false });
+      await startIn(sandbox, commands, { hub, workdir, runtime: this.#services.runtime, signal: this.#services.draining, log: tell });
+      if (!capabilities.memorySnapshot) return null;
+      return await this.#templates.keepRunning(build, sandbox, await hub.notes()).catch((error: unknown) => {
+        tell(`what runs is not kept, and is started in each sandbox: ${messageOf(error)}`);
+        return null;
+      });
     } finally {
       await sandbox.kill();
     }

@@ -5,7 +5,7 @@ import { MwError } from "../../core/errors.ts";
 import { LIMITS } from "../../core/limits.ts";
 import { newId } from "../../core/ids.ts";
 import { checked } from "../endpoint.ts";
-import type { Facade } from "./control-routes.ts";
+import type { Facade } from "./facade.ts";
 import { pageOf } from "./page.ts";
 import { buildSchema, isAtLeast, logLevel, pageQuery, tagsSchema, templateRequestSchema, untagSchema } from "./schemas.ts";
 import type { Build, TemplateBuilds } from "./template-builds.ts";
@@ -41,7 +41,7 @@ export function mountTemplates(app: FastifyInstance, { services, templates }: Fa
       const known = store.find(request.owner.id, name);
       if (known === null && store.list(request.owner.id).length >= LIMITS.templatesOfOwner) throw new MwError("limit_exceeded", `there are ${LIMITS.templatesOfOwner} templates of yours already`, { fix: "remove some" });
       const record: TemplateRecord = known ?? { templateID: newId("tpl", runtime), owner: request.owner.id, name, cpuCount: null, memoryMB: null, createdAt: now, updatedAt: now, tags: {} };
-      store.put({ ...record, updatedAt: now });
+      await templates.put({ ...record, updatedAt: now });
       const build = builds.begin(request.owner.id, { ...record, cpuCount: body.cpuCount ?? record.cpuCount, memoryMB: body.memoryMB ?? record.memoryMB }, tags);
       return reply.code(202).send({ templateID: record.templateID, buildID: build.buildID, public: false, names: [name], tags, aliases: [name] });
     });
@@ -107,7 +107,7 @@ export function mountTemplates(app: FastifyInstance, { services, templates }: Fa
     const record = store.find(request.owner.id, id);
     if (record !== null) {
       for (const each of Object.keys(record.tags)) await services.machines.images.remove(templateImage(record.templateID, each)).catch(() => undefined);
-      store.delete(record.templateID);
+      await templates.delete(record);
     } else await services.sandboxes.removeSnapshot(request.owner.id, tag === "default" ? name : id);
     return reply.code(204).send();
   });
@@ -122,7 +122,7 @@ export function mountTemplates(app: FastifyInstance, { services, templates }: Fa
       const image = await services.machines.images.find(from.digest);
       if (image !== null) await services.machines.images.tag(image, templateImage(record.templateID, each));
     }
-    store.put({ ...record, updatedAt: runtime.now(), tags: { ...record.tags, ...Object.fromEntries(tags.map((each) => [each, { ...from, createdAt: runtime.now() }])) } });
+    await templates.put({ ...record, updatedAt: runtime.now(), tags: { ...record.tags, ...Object.fromEntries(tags.map((each) => [each, { ...from, createdAt: runtime.now() }])) } });
     return reply.code(201).send({ buildID: from.buildID, tags });
   });
   app.delete("/templates/tags", async (request, reply) => {
@@ -130,7 +130,7 @@ export function mountTemplates(app: FastifyInstance, { services, templates }: Fa
     const record = own(request, name);
     const left = Object.fromEntries(Object.entries(record.tags).filter(([tag]) => !tags.includes(tag)));
     for (const each of tags) if (record.tags[each] !== undefined) await services.machines.images.remove(templateImage(record.templateID, each)).catch(() => undefined);
-    store.put({ ...record, updatedAt: runtime.now(), tags: left });
+    await templates.put({ ...record, updatedAt: runtime.now(), tags: left });
     return reply.code(204).send();
   });
   app.get("/templates/:id/tags", (request) => Object.entries(own(request, paramsOf(request)["id"] ?? "").tags).map(([tag, { buildID, createdAt }]) => ({ tag, buildID, createdAt: new Date(createdAt).toISOString() })));

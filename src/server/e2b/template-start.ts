@@ -1,6 +1,6 @@
 /**
- * The start command of a template, and the command that tells when it is ready. Once at the build, in a machine that is thrown away: one that never gets ready is no template. Then in each
- * sandbox when it is made, which is answered when it is ready: what runs is not kept in images.
+ * The start command of a template, and the command that tells when it is ready. Once at the build: one that never gets ready is no template. The machine in which it is ready is kept with
+ * its processes, and sandboxes go on from there; where that is not possible it runs in each sandbox when it is made, which is answered when it is ready.
  */
 import { MwError } from "../../core/errors.ts";
 import { LIMITS } from "../../core/limits.ts";

@@ -14,6 +14,8 @@ const tagSchema = z.strictObject({
   createdAt: z.number(),
   /** What runs in sandboxes of it from their start; null: nothing. */
   commands: z.strictObject({ start: z.string().nullable(), ready: z.string().nullable() }).nullable().default(null),
+  /** The snapshot of a machine in which they run; null: they are run in each sandbox. */
+  memory: z.string().nullable().default(null),
 });
 const templateSchema = z.strictObject({
   templateID: z.string(),
@@ -27,6 +29,7 @@ const templateSchema = z.strictObject({
 });
 const fileSchema = z.strictObject({ version: z.literal(1), templates: z.array(templateSchema) });
 export type TemplateRecord = z.infer<typeof templateSchema>;
+export type TemplateTag = z.infer<typeof tagSchema>;
 
 export class TemplateStore {
   readonly #file: string;
@@ -46,6 +49,10 @@ export class TemplateStore {
 
   list(owner: string): readonly TemplateRecord[] {
     return [...this.#templates.values()].filter((template) => template.owner === owner);
+  }
+
+  all(): readonly TemplateRecord[] {
+    return [...this.#templates.values()];
   }
 
   put(template: TemplateRecord): void {

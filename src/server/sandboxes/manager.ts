@@ -5,10 +5,10 @@
  * from here the moment its machine has ended. Paused ones are kept on disk and are there again after a restart.
  */
 import { MwError, messageOf } from "../../core/errors.ts";
-import { isId, type SandboxId } from "../../core/ids.ts";
+import { isId, type SandboxId, type SnapshotId } from "../../core/ids.ts";
 import { LIMITS } from "../../core/limits.ts";
 import { hostRoom, shortage } from "../../rollout/host.ts";
-import type { ForkResult, RootFilesystem, Sandbox, SandboxSpec, Snapshot, SnapshotTaken } from "../../sandbox/sandbox.ts";
+import type { ForkResult, Sandbox, Snapshot, SnapshotOptions, SnapshotTaken } from "../../sandbox/sandbox.ts";
 import { LOCAL_OWNER } from "../authentication/keys.ts";
 import { ProblemError } from "../problem.ts";
 import type { Services } from "../services.ts";
@@ -17,7 +17,8 @@ import { DurableRecords, type SandboxRecord } from "./durable-records.ts";
 import { ImageAccess } from "./image-access.ts";
 import { endLease } from "./lease-end.ts";
 import { OwnerStorage, type StorageLimits } from "./owner-storage.ts";
-import { requestDigest, SandboxEntry, type SandboxFacts, type SandboxRequest } from "./sandbox-entry.ts";
+import { requestDigest, SandboxEntry, type SandboxRequest } from "./sandbox-entry.ts";
+import { recordOf, specOf } from "./sandbox-spec.ts";
 
 /** How old what was found out about the host's room may be. */
 const ROOM_MS = 250;
@@ -34,8 +35,21 @@ interface ManagerServices extends Pick<Services, "home" | "runtime" | "machines"
   readonly owners: () => number;
 }
 
+/** Keeps what belongs to sandboxes and is not theirs to keep. */
+export interface LifeWatcher {
+  /** Before a pause with the processes. */
+  pausing(sandbox: Sandbox): Promise<void>;
+  resumed(sandbox: Sandbox): void;
+  /** A sandbox, also a paused one, or a snapshot is no more. */
+  gone(id: SandboxId | SnapshotId, sandbox: Sandbox | null): Promise<void>;
+}
+
+/** A snapshot that is part of something else, named in its label `part_of`: its owner knows that, and not the snapshot. */
+const PART_OF = "part_of";
+
 export class SandboxManager {
   readonly images: ImageAccess;
+  watcher: LifeWatcher | null = null;
   readonly #services: ManagerServices;
   readonly #records: DurableRecords;
   readonly admission: Admission;
@@ -194,6 +208,7 @@ export class SandboxManager {
       const record = recordOf(entry, this.#services.runtime.now());
       await this.#records.put(entry.id, () => record);
       try {
+        if (memory && entry.sandbox !== null) await this.watcher?.pausing(entry.sandbox);
         await entry.sandbox?.pause({ memory });
       } catch (error) {
         if (this.#services.keepsMachines !== true || entry.gone) await this.#records.delete(entry.id);
@@ -217,6 +232,7 @@ export class SandboxManager {
         await sandbox.resume();
         entry.takePlace(place);
       }));
+      this.watcher?.resumed(sandbox);
       if (this.#services.keepsMachines !== true) await this.#records.delete(entry.id);
       entry.startedAt = this.#services.runtime.now();
       await this.renew(entry, ttlMs);
@@ -225,15 +241,21 @@ export class SandboxManager {
   }
 
   async snapshot(entry: SandboxEntry, options: { readonly name?: string; readonly memory: boolean }): Promise<SnapshotTaken> {
-    const { owner } = entry.facts;
-    const sandbox = await this.running(entry);
+    const { owner, request } = entry.facts;
+    return this.#take(owner, await this.running(entry), { ...options, labels: { owner, template: request.template } });
+  }
+
+  /** Of a machine that is in no list, with its processes, as a part of what the owner has under another name. */
+  async snapshotPart(owner: string, sandbox: Sandbox, partOf: string): Promise<Snapshot> {
+    return (await this.#take(owner, sandbox, { memory: true, labels: { owner, [PART_OF]: partOf } })).snapshot;
+  }
+
+  async #take(owner: string, sandbox: Sandbox, options: SnapshotOptions): Promise<SnapshotTaken> {
     const size = async (): Promise<number> => {
       const { diskBytes, memoryBytes } = await sandbox.metrics();
-      return (diskBytes ?? 0) + (options.memory ? (memoryBytes ?? 0) : 0);
+      return (diskBytes ?? 0) + (options.memory === true ? (memoryBytes ?? 0) : 0);
     };
-    return this.#storage.forSnapshot(owner, size, () =>
-      sandbox.snapshot({ memory: options.memory, labels: { owner, template: entry.facts.request.template }, ...(options.name === undefined ? {} : { name: options.name }) }),
-    );
+    return this.#storage.forSnapshot(owner, size, () => sandbox.snapshot(options));
   }
 
   /** Children are sandboxes of the same owner; each succeeds or fails by itself. What a protocol keeps with its sandbox (`extra`) is none of theirs: they have their own. */
@@ -257,9 +279,14 @@ export class SandboxManager {
     }));
   }
 
-  /** Of this owner, oldest first. Those of pauses are no snapshots to it. */
+  /** Of this owner, oldest first. Those of pauses are no snapshots to it, nor parts of something else. */
   async snapshots(owner: string): Promise<readonly Snapshot[]> {
-    return (await this.#services.machines.backend.snapshots.list()).filter((snapshot) => ownerOf(snapshot) === owner && snapshot.pausedSandbox === null);
+    return (await this.#services.machines.backend.snapshots.list()).filter((snapshot) => ownerOf(snapshot) === owner && snapshot.pausedSandbox === null && snapshot.labels[PART_OF] === undefined);
+  }
+
+  /** Of all owners, with what each is a part of. */
+  async snapshotParts(): Promise<readonly { readonly id: SnapshotId; readonly partOf: string }[]> {
+    return (await this.#services.machines.backend.snapshots.list()).flatMap(({ id, labels }) => (labels[PART_OF] === undefined ? [] : [{ id, partOf: labels[PART_OF] }]));
   }
 
   /** By id or name; `not_found` for what is not this owner's. */
@@ -273,6 +300,7 @@ export class SandboxManager {
   async removeSnapshot(owner: string, reference: string): Promise<void> {
     const snapshot = await this.getSnapshot(owner, reference);
     await this.#services.machines.backend.snapshots.remove(snapshot.id);
+    await this.watcher?.gone(snapshot.id, null);
   }
 
   /** Timers would keep the process alive. Sandboxes that end from here on end with their backend, and paused ones are there again with the next server. */
@@ -320,6 +348,7 @@ export class SandboxManager {
     entry.leavePlace();
     this.#entries.delete(entry.id);
     await this.#records.delete(entry.id);
+    await this.watcher?.gone(entry.id, entry.sandbox);
   }
 
   /** One timer an entry: a lease that was made longer meanwhile is looked at again when the old end comes. */
@@ -364,28 +393,6 @@ function admissionLimits({ maxSandboxes = LIMITS.sandboxesPerHost, maxSandboxesP
     waitingOfOwner: LIMITS.creationsWaitingOfOwner,
     waitMs: LIMITS.creationWaitMs,
   };
-}
-
-function specOf(owner: string, request: SandboxRequest, root: RootFilesystem, snapshot: Snapshot | null): SandboxSpec {
-  const { cpus, memoryBytes, diskBytes, pids, network, allow, env, user, workdir, hostname, services, checkpointable, snapshotFilesOnly } = request;
-  const given = { cpus, memoryBytes, diskBytes, network, allow, env, user, workdir, hostname, services, checkpointable, ...(snapshot === null ? {} : { snapshot: snapshot.id, snapshotFilesOnly }) };
-  return { root, labels: { owner, template: request.template }, pids: pids ?? LIMITS.sandboxPids, ...withoutUndefined(given) };
-}
-
-/** Its list of hosts may have changed since it was made, and is to be the same after a restart. */
-function factsNow({ facts, sandbox }: SandboxEntry): SandboxFacts {
-  const allow = sandbox?.egress?.report().allow;
-  return allow === undefined ? facts : { ...facts, request: { ...facts.request, allow } };
-}
-
-function recordOf(entry: SandboxEntry, now: number): SandboxRecord {
-  const { startedAt, endAt, ttlMs, key } = entry;
-  return { facts: factsNow(entry), pausedAt: now, running: { startedAt, endAt, ttlMs, ...(key === undefined ? {} : { key }) } };
-}
-
-function withoutUndefined<T extends object>(value: T): { [Key in keyof T]?: Exclude<T[Key], undefined> } {
-  // What is left has no undefined values.
-  return Object.fromEntries(Object.entries(value).filter(([, inner]) => inner !== undefined)) as { [Key in keyof T]?: Exclude<T[Key], undefined> };
 }
 
 function ownerOf(snapshot: Snapshot): string {

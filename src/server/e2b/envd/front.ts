@@ -12,7 +12,7 @@ import { execEnvironment } from "../../../sandbox/index.ts";
 import type { Sandbox } from "../../../sandbox/sandbox.ts";
 import type { SandboxEntry } from "../../sandboxes/sandbox-entry.ts";
 import type { Front } from "../../services.ts";
-import type { Facade } from "../control-routes.ts";
+import type { Facade } from "../facade.ts";
 import { ENVD_PORT } from "../sandbox-facts.ts";
 import { Accounts } from "./accounts.ts";
 import type { Rpc } from "./connect-protocol.ts";

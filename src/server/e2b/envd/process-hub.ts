@@ -1,11 +1,11 @@
 /**
  * Commands of one sandbox, by their process ids: each is read once, and what it says goes to whoever listens, or nowhere. A listener that is slow slows the command. How it ended
- * is kept for those who come later, for the last of them. Those of a server that died are known again, where the machine outlived it.
+ * is kept for those who come later, for the last of them. Those that ran before the machine was here are known again: of a server that died, a pause, a snapshot, a parent.
  */
 import { LIMITS } from "../../../core/limits.ts";
 import { Semaphore } from "../../../core/semaphore.ts";
 import type { Exec, ExecExit, ExecOptions, Sandbox } from "../../../sandbox/sandbox.ts";
-import type { ProcessRecords } from "./process-records.ts";
+import type { ProcessRecord, ProcessRecords } from "./process-records.ts";
 
 export interface CommandConfig {
   readonly cmd: string;
@@ -29,19 +29,26 @@ export interface Process {
   ended: boolean;
 }
 
+export interface HubOptions {
+  readonly records: ProcessRecords;
+  /** Machines outlive this process: what the next one is to know is written down before anybody is told of a new command. */
+  readonly outlived: boolean;
+  /** What ran in the snapshot or the parent that the machine comes from. Absent: what was written down of it. */
+  readonly inherited?: readonly ProcessRecord[] | undefined;
+}
+
 export class ProcessHub {
   readonly #sandbox: Sandbox;
   readonly #processes = new Map<number, Process>();
-  readonly #records: ProcessRecords | null;
+  readonly #options: HubOptions;
   readonly #writing = new Semaphore(1);
   readonly #recalled: Promise<void>;
   #unknownPids = 0;
 
-  /** `records`: null where commands end with this process. */
-  constructor(sandbox: Sandbox, records: ProcessRecords | null) {
+  constructor(sandbox: Sandbox, options: HubOptions) {
     this.#sandbox = sandbox;
-    this.#records = records;
-    this.#recalled = records === null ? Promise.resolve() : this.#recall(records);
+    this.#options = options;
+    this.#recalled = this.#recall();
   }
 
   async start(options: ExecOptions, about: { readonly tag: string | null; readonly config: CommandConfig }, listener: Listener | null): Promise<Process> {
@@ -50,7 +57,7 @@ export class ProcessHub {
     // One that could not be executed has no process; it still needs a number of its own.
     const pid = exec.pid !== null && exec.pid > 0 && this.#processes.get(exec.pid)?.ended !== false ? exec.pid : (1 << 30) + this.#unknownPids++;
     const started = this.#know({ pid, ...about, pty: options.pty !== undefined, exec }, listener);
-    await this.#note();
+    if (this.#options.outlived) await this.writeDown();
     return started;
   }
 
@@ -67,6 +74,22 @@ export class ProcessHub {
     return this.#alive();
   }
 
+  /** What whoever goes on with these processes is to know of them. */
+  async notes(): Promise<readonly ProcessRecord[]> {
+    await this.#recalled;
+    return this.#alive().map(({ exec, pid, tag, pty, config: { cmd, args, envs, cwd } }) => ({ exec: exec.id, pid, tag, pty, config: { cmd, args: [...args], envs: { ...envs }, ...(cwd === undefined ? {} : { cwd }) } }));
+  }
+
+  /** Writes that down, for the next hub of this sandbox. */
+  async writeDown(): Promise<void> {
+    await this.#writing.use(async () => this.#options.records.write(this.#sandbox.id, await this.notes()));
+  }
+
+  /** Its sandbox is no more. */
+  async forget(): Promise<void> {
+    await this.#writing.use(() => this.#options.records.delete(this.#sandbox.id));
+  }
+
   #alive(): readonly Process[] {
     return [...this.#processes.values()].filter((process) => !process.ended);
   }
@@ -81,20 +104,14 @@ export class ProcessHub {
     return known;
   }
 
-  async #recall(records: ProcessRecords): Promise<void> {
-    void this.#sandbox.ended.then(() => this.#writing.use(() => records.delete(this.#sandbox.id))).catch(() => undefined);
-    for (const { exec, ...about } of await records.read(this.#sandbox.id)) {
+  async #recall(): Promise<void> {
+    const { records, inherited, outlived } = this.#options;
+    for (const { exec, ...about } of inherited ?? (await records.read(this.#sandbox.id))) {
       // One that has ended and was acknowledged is not there any more.
       const attached = await this.#sandbox.attach(exec).catch(() => null);
       if (attached !== null) this.#know({ ...about, exec: attached }, null);
     }
-  }
-
-  /** Before anybody is told of the newest. */
-  async #note(): Promise<void> {
-    const records = this.#records;
-    if (records === null) return;
-    await this.#writing.use(() => records.write(this.#sandbox.id, this.#alive().map(({ exec, pid, tag, pty, config: { cmd, args, envs, cwd } }) => ({ exec: exec.id, pid, tag, pty, config: { cmd, args: [...args], envs: { ...envs }, ...(cwd === undefined ? {} : { cwd }) } }))));
+    if (inherited !== undefined && inherited.length > 0 && outlived) void this.writeDown().catch(() => undefined);
   }
 
   async #follow(exec: Exec, listeners: Set<Listener>, ended: () => void): Promise<ExecExit> {

@@ -1,6 +1,7 @@
 /**
- * Where machines outlive the server: what the next one is to know of the commands that run in them, which the machine itself does not: their tags and how they were asked for. One file a
- * sandbox. It has to outlive this process and not the host, with which the commands end, so it is never synced.
+ * What is to be known of commands that go on in another life of their machine, which the machine itself does not know: their tags and how they were asked for. One file for each paused
+ * sandbox and each snapshot with processes, and where machines outlive the server, for each sandbox. It has to outlive this process and not the host, with whose kernel the commands end,
+ * so it is never synced.
  */
 import { mkdir, readdir, readFile, rename, rm, writeFile } from "node:fs/promises";
 import { join } from "node:path";
@@ -25,35 +26,35 @@ export class ProcessRecords {
     this.#directory = join(home, "e2b-processes");
   }
 
-  /** Of a sandbox; none where nothing that can be read is there. */
-  async read(sandbox: string): Promise<readonly ProcessRecord[]> {
+  /** Of a sandbox or a snapshot; none where nothing that can be read is there. */
+  async read(of: string): Promise<readonly ProcessRecord[]> {
     try {
-      return schema.parse(JSON.parse(await readFile(this.#path(sandbox), "utf8")));
+      return schema.parse(JSON.parse(await readFile(this.#path(of), "utf8")));
     } catch {
       return [];
     }
   }
 
-  /** One call at a time for each sandbox. */
-  async write(sandbox: string, records: readonly ProcessRecord[]): Promise<void> {
-    const path = this.#path(sandbox);
+  /** One call at a time for each. */
+  async write(of: string, records: readonly ProcessRecord[]): Promise<void> {
+    const path = this.#path(of);
     await mkdir(this.#directory, { recursive: true, mode: 0o700 });
     await writeFile(`${path}.new`, JSON.stringify(records), { mode: 0o600 });
     await rename(`${path}.new`, path);
   }
 
-  async delete(sandbox: string): Promise<void> {
-    await rm(this.#path(sandbox), { force: true });
+  async delete(of: string): Promise<void> {
+    await rm(this.#path(of), { force: true });
   }
 
-  /** Takes away those of sandboxes that are no more. */
-  async sweep(lives: (sandbox: string) => boolean): Promise<void> {
+  /** Takes away those of what is no more. */
+  async sweep(lives: (of: string) => boolean): Promise<void> {
     for (const name of await readdir(this.#directory).catch(() => [])) {
       if (!name.endsWith(".json") || !lives(name.slice(0, -".json".length))) await rm(join(this.#directory, name), { force: true });
     }
   }
 
-  #path(sandbox: string): string {
-    return join(this.#directory, `${sandbox}.json`);
+  #path(of: string): string {
+    return join(this.#directory, `${of}.json`);
   }
 }
