@@ -152,7 +152,8 @@ describe("endpoints of a policy", () => {
     const engines = await Promise.all([0, 1, 2].map(() => engineOf(() => ({ content: "fine" }), { flavour: "vllm" })));
     const { register, upstream } = policyOf();
     register.set({ version: 0, state: "live", model: "m", endpoints: engines.map((engine) => at(engine, "vllm")) });
-    const sessions = Array.from({ length: 24 }, (_, n) => `session-${n}`);
+    // Where a session goes depends on the ports, which are drawn: so many that each of the three has some.
+    const sessions = Array.from({ length: 64 }, (_, n) => `session-${n}`);
     const placeOf = async (session: string, round: string): Promise<number> => {
       await ask(upstream, { session, requestId: `${round}-${session}` });
       return engines.findIndex(({ requests }) => requests.some(({ body }) => body["request_id"] === `${round}-${session}` || body["request_id"] === `1-${round}-${session}`));
@@ -195,12 +196,12 @@ describe("endpoints of a policy", () => {
     await expect(ask(one.upstream)).rejects.toMatchObject({ kind: "truncated" });
     const two = policyOf({ renderer: undefined });
     two.register.set({ version: 3, state: "live", model: "m", endpoints: [at(refusing, "vllm"), at(fine, "vllm")] });
-    for (let n = 0; n < 6; n++) {
+    // The first that a session goes to depends on the ports, which are drawn.
+    for (let n = 0; n < 6 || refusing.requests.length === 0; n++) {
       const generation = await ask(two.upstream, { session: `s${n}`, requestId: `r${n}` });
       expect(textOf(generation)).toBe("fine");
       expect(generation.tokens?.versions).toEqual([["3", generation.tokens?.completionIds.length]]);
     }
-    expect(refusing.requests.length).toBeGreaterThan(0);
   });
 
   it("is tried again in the middle of an answer that nobody is given, and whoever looks on sees it begin anew", async () => {
