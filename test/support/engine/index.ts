@@ -192,6 +192,7 @@ class EngineServer implements Engine {
     if (this.#options.forgetful !== true) this.requests.push(request);
     const reply = replyTo(this.#script, request, this.#options.turnsBy === "tools" ? request.toolTurns : request.turn);
     if (reply.delayMs !== undefined) await new Promise((resolve) => setTimeout(resolve, reply.delayMs));
+    await reply.after;
     if (reply.breakOff === "never") return null;
     if (reply.breakOff === "connection") {
       response.destroy();

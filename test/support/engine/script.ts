@@ -12,6 +12,8 @@ interface ScriptedCall {
 export interface Reply {
   /** Milliseconds before the first byte of the response. */
   readonly delayMs?: number;
+  /** Of the response nothing goes out before that. */
+  readonly after?: Promise<unknown>;
   readonly content?: string | null;
   readonly reasoning?: string;
   readonly refusal?: string;

@@ -189,22 +189,27 @@ describe("generations that end before their answer", () => {
   });
 
   it.each([false, true])("goes on from the sampled tokens when the server aborts for new weights, streamed: %s", async (stream) => {
-    const { engine, upstream } = await serve((request) => (request.promptIds.length === prompt ? { content: "one two three four", ...(stream ? { trickleMs: 20 } : { delayMs: 1_000 }) } : { content: " and the rest" }), { flavour: "sglang" });
+    let abort = (): void => undefined;
+    const aborted = new Promise<void>((resolve) => (abort = resolve));
+    // Streamed, more than comes before the abort does.
+    const first = stream ? { content: "one two three four ".repeat(100), trickleMs: 20 } : { content: "one two three four", after: aborted };
+    const { engine, upstream } = await serve((request) => (request.promptIds.length === prompt ? first : { content: " and the rest" }), { flavour: "sglang" });
     const request = turn({ stream });
     const prompt = await upstream.countTokens(request, new AbortController().signal);
     const update = async (): Promise<void> => {
       if (engine.version === "1") return;
       engine.version = "1";
       await fetch(`${engine.root}/abort_request`, { method: "POST", body: JSON.stringify({ rid: "mine" }) });
+      abort();
     };
     const running = generate(upstream, request, { requestId: "mine", onText: stream ? update : undefined } as Asking);
     if (!stream) await update();
     const { answer, tokens, notes } = await running;
-    const [first, second] = engine.samples as [(typeof engine.samples)[number], (typeof engine.samples)[number]];
+    const [begun, second] = engine.samples as [(typeof engine.samples)[number], (typeof engine.samples)[number]];
     const kept = tokens!.completionIds.length - second.completionIds.length;
     expect(kept).toBeGreaterThan(0);
-    expect(second.promptIds).toEqual([...first.promptIds, ...first.completionIds.slice(0, kept)]);
-    expect(tokens).toMatchObject({ promptIds: first.promptIds, completionIds: [...first.completionIds.slice(0, kept), ...second.completionIds], logprobs: [...first.logprobs.slice(0, kept), ...second.logprobs] });
+    expect(second.promptIds).toEqual([...begun.promptIds, ...begun.completionIds.slice(0, kept)]);
+    expect(tokens).toMatchObject({ promptIds: begun.promptIds, completionIds: [...begun.completionIds.slice(0, kept), ...second.completionIds], logprobs: [...begun.logprobs.slice(0, kept), ...second.logprobs] });
     expect(tokens?.versions.reduce((sum, [, count]) => sum + count, 0)).toBe(tokens?.completionIds.length);
     expect(tokens?.versions.at(-1)?.[0]).toBe("1");
     expect(answer.blocks).toMatchObject([{ type: "text", text: expect.stringMatching(/^o.* and the rest$/) as unknown }]);
