@@ -24,6 +24,7 @@ interface Head {
 
 interface Status {
   readonly state: string;
+  readonly groups: Readonly<Record<"running" | "ready" | "leased", number>>;
   readonly datasets: Readonly<Record<string, { readonly consumed: number; readonly mean_reward: number | null }>>;
 }
 
@@ -79,8 +80,9 @@ describe("mw train --trainer URL", () => {
     const known = await ask<Status>(second.url, "GET", "/runs/mix/status", null);
     expect(Object.values(known.datasets).reduce((sum, part) => sum + part.consumed, 0)).toBe(consumed);
     for (let step = 10; consumed < 12; step++) consumed += await consume(second.url, step);
-    await ask(second.url, "POST", "/runs/mix/finish", {});
-    for (let left = 1; left > 0; ) left = await consume(second.url, 20);
+    const { groups } = await ask<Status>(second.url, "POST", "/runs/mix/finish", {});
+    // No question after the last one is consumed: the server ends with the run.
+    for (let left = groups.running + groups.ready + groups.leased; left > 0; ) left -= await consume(second.url, 20);
     const { code, stdout } = await second.over;
     expect(code).toBe(0);
     const status = JSON.parse(stdout) as Status;
