@@ -116,7 +116,7 @@ describe("rollouts that a trainer asks for", () => {
 
   it("have their whole time for themselves, however long new weights take to come", async () => {
     const task = writeTask(join(place, "held"));
-    writeFileSync(join(task, "task.toml"), readFileSync(join(task, "task.toml"), "utf8").replace("[agent]\ntimeout_sec = 60", "[agent]\ntimeout_sec = 8"));
+    writeFileSync(join(task, "task.toml"), readFileSync(join(task, "task.toml"), "utf8").replace("[agent]\ntimeout_sec = 60", "[agent]\ntimeout_sec = 20"));
     const engine = await startEngine([{ content: null, calls: [{ command: "sleep 2; mkdir -p /work; echo hello > /work/out" }] }, { content: "done" }], { flavour: "sglang" });
     const train = await worker(newId("run", systemRuntime), engine);
     const policy = { version: 3, model: "test-model", endpoints: [{ url: engine.root, kind: "sglang" as const }] };
@@ -124,7 +124,7 @@ describe("rollouts that a trainer asks for", () => {
     // The first answer is out; the call after it finds no policy.
     await until(() => Promise.resolve(engine.requests.some(({ body }) => !isProbe(body))));
     await train.setPolicy({ ...policy, state: "updating" });
-    await sleep(11_000);
+    await sleep(23_000);
     await train.setPolicy({ ...policy, version: 4, state: "live" });
     expect(await held).toMatchObject({ outcome: "scored", reward: 1, stopReason: "finished" });
     await train.close(true);

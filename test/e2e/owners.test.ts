@@ -247,13 +247,16 @@ function listeningPortsOf(root: number): readonly string[] {
   }
   const family = [root];
   for (let at = 0; at < family.length; at++) family.push(...(children.get(family[at] ?? 0) ?? []));
-  const inodes = new Set(family.flatMap((pid) => {
+  // What has ended, or was closed meanwhile, listens on nothing.
+  const orNothing = <T>(look: () => T, nothing: T): T => {
     try {
-      return readdirSync(`/proc/${pid}/fd`).map((fd) => /^socket:\[(\d+)\]$/.exec(readlinkSync(`/proc/${pid}/fd/${fd}`))?.[1] ?? "");
+      return look();
     } catch {
-      return [];
+      return nothing;
     }
-  }));
+  };
+  const files = family.flatMap((pid) => orNothing(() => readdirSync(`/proc/${pid}/fd`), []).map((fd) => `/proc/${pid}/fd/${fd}`));
+  const inodes = new Set(files.map((file) => /^socket:\[(\d+)\]$/.exec(orNothing(() => readlinkSync(file), ""))?.[1] ?? ""));
   return ["tcp", "tcp6"].flatMap((table) => readFileSync(`/proc/net/${table}`, "utf8").trim().split("\n").slice(1).map((line) => line.trim().split(/\s+/)).filter((fields) => fields[3] === "0A" && inodes.has(fields[9] ?? "")).map((fields) => addressOf(fields[1] ?? "")));
 }
 
