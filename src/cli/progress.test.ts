@@ -9,7 +9,7 @@ import { startProgress, type Progress } from "./progress.ts";
 function context(isTTY: boolean): { readonly context: AppContext; readonly text: () => string } {
   let text = "";
   const stderr = { write: (part: string) => void (text += part), isTTY, columns: 60 };
-  return { context: { process: { stdout: stderr, stderr }, env: { TERM: "xterm" }, cwd: "/", runtime: systemRuntime } as unknown as AppContext, text: () => text };
+  return { context: { process: { stdout: stderr, stderr }, env: { TERM: "xterm" }, cwd: "/", runtime: { ...systemRuntime, monotonic: () => 0 } } as unknown as AppContext, text: () => text };
 }
 
 /** Two attempts at a task with a hostile name; one scores, one cannot. */

@@ -81,10 +81,9 @@ function pack(name: string, version: string, more: object, fill: (directory: str
   writeFileSync(join(directory, "package.json"), JSON.stringify(manifest));
   fill(directory);
   const file = `${name}-${version}.tgz`;
-  execFileSync("tar", ["-C", directory, "--transform", "s,^\\.,package,", "-czf", join(directory, "..", file), "."]);
-  const bytes = readFileSync(join(directory, "..", file));
-  execFileSync("rm", [join(directory, "..", file)]);
-  return { name, version, manifest, file, bytes };
+  const archive = join(temporaryDirectory(), file);
+  execFileSync("tar", ["-C", directory, "--transform", "s,^\\.,package,", "-czf", archive, "."]);
+  return { name, version, manifest, file, bytes: readFileSync(archive) };
 }
 
 async function open(): Promise<{ readonly store: LocalImageStore; readonly home: string }> {

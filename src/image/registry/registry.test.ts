@@ -1,5 +1,6 @@
 /** Pulls from a real registry on this machine, through a proxy that misbehaves as real ones do. */
 import { spawn, type ChildProcess } from "node:child_process";
+import { once } from "node:events";
 import { mkdirSync, mkdtempSync, readdirSync, rmSync, writeFileSync } from "node:fs";
 import { createServer, request, type IncomingMessage, type Server, type ServerResponse } from "node:http";
 import type { AddressInfo } from "node:net";
@@ -17,9 +18,7 @@ const servers: Server[] = [];
 
 beforeAll(async () => {
   base = mkdtempSync(join(tmpdir(), "mw-registry-"));
-  registryPort = await freePort();
-  writeFileSync(join(base, "config.yml"), `version: 0.1\nlog: {level: error}\nstorage: {filesystem: {rootdirectory: ${base}/data}}\nhttp: {addr: "127.0.0.1:${registryPort}"}\n`);
-  registry = spawn("docker-registry", ["serve", join(base, "config.yml")], { stdio: "ignore" });
+  ({ registry, port: registryPort } = await startRegistry());
   const bundle = join(base, "bundle");
   run("umoci", "init", "--layout", join(base, "l"));
   run("umoci", "new", "--image", `${join(base, "l")}:v1`);
@@ -27,15 +26,7 @@ beforeAll(async () => {
   // Random, so that it stays large when compressed.
   python("import os, sys; open(sys.argv[1], 'wb').write(os.urandom(3 << 20))", join(bundle, "rootfs/random"));
   run("umoci", "repack", "--image", `${join(base, "l")}:v1`, bundle);
-  for (let tries = 0; ; tries++) {
-    try {
-      run("skopeo", "copy", "-q", "--dest-tls-verify=false", `oci:${join(base, "l")}:v1`, `docker://127.0.0.1:${registryPort}/team/app:v1`);
-      break;
-    } catch (error) {
-      if (tries > 50) throw error;
-      await systemRuntime.sleep(100);
-    }
-  }
+  run("skopeo", "copy", "-q", "--dest-tls-verify=false", `oci:${join(base, "l")}:v1`, `docker://127.0.0.1:${registryPort}/team/app:v1`);
 });
 afterAll(() => {
   registry.kill();
@@ -70,6 +61,21 @@ async function behind(behaviour: Behaviour): Promise<string> {
   servers.push(server);
   await new Promise<void>((resolve) => server.listen(0, "127.0.0.1", resolve));
   return `127.0.0.1:${(server.address() as AddressInfo).port}`;
+}
+
+/** One that answers. It cannot be told to choose its port itself: when somebody else has taken that meanwhile, it ends, and is given another. */
+async function startRegistry(): Promise<{ readonly registry: ChildProcess; readonly port: number }> {
+  for (;;) {
+    const port = await freePort();
+    writeFileSync(join(base, "config.yml"), `version: 0.1\nlog: {level: error}\nstorage: {filesystem: {rootdirectory: ${base}/data}}\nhttp: {addr: "127.0.0.1:${port}"}\n`);
+    const child = spawn("docker-registry", ["serve", join(base, "config.yml")], { stdio: "ignore" });
+    await once(child, "spawn");
+    while (child.exitCode === null) {
+      const answer = await fetch(`http://127.0.0.1:${port}/v2/`).catch(() => null);
+      if (answer?.headers.has("docker-distribution-api-version") === true) return { registry: child, port };
+      await systemRuntime.sleep(100);
+    }
+  }
 }
 
 async function freePort(): Promise<number> {
@@ -225,9 +231,9 @@ it("uses a mirror that the settings name", async () => {
 });
 
 it("names the alias that would help when there is no registry or no such image", async () => {
-  const port = await freePort();
   const store = await openStore();
-  await expect(store.resolve(`127.0.0.1:${port}/python:3.12-slim`)).rejects.toMatchObject({ code: "registry_failed", fix: expect.stringContaining(`mw image alias 127.0.0.1:${port}/python:3.12-slim mmdebstrap:bookworm+python3`) });
+  // Nobody listens on port 1.
+  await expect(store.resolve("127.0.0.1:1/python:3.12-slim")).rejects.toMatchObject({ code: "registry_failed", fix: expect.stringContaining("mw image alias 127.0.0.1:1/python:3.12-slim mmdebstrap:bookworm+python3") });
   await expect(store.resolve(`127.0.0.1:${registryPort}/team/app:nothing`)).rejects.toMatchObject({ code: "not_found" });
 });
 
