@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import sys
+import threading
+import time
+from collections.abc import Callable
 
 import tiny_policy
 import torch
@@ -19,16 +22,41 @@ def main(directory: str) -> None:
     versions = {0: {name: tensor.clone() for name, tensor in model.state_dict().items()}}
     with ModelServer(model, eos_ids=[tokenizer.eos_token_id], model_name="tiny") as server:
         print(json.dumps({"url": server.url, "eos": tokenizer.eos_token_id}), flush=True)
+        updating = threading.Thread()
+
+        def update(version: int) -> None:
+            with server.updating(version) as weights, torch.no_grad():
+                for tensor in weights.parameters():
+                    tensor.mul_(1.1).add_(0.01)
+            versions[version] = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+
         for line in sys.stdin:
             ask = json.loads(line)
-            if ask["do"] == "update":
-                with server.updating(ask["version"]) as weights, torch.no_grad():
-                    for tensor in weights.parameters():
-                        tensor.mul_(1.1).add_(0.01)
-                versions[ask["version"]] = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+            if ask["do"] == "update amid":
+                updating = threading.Thread(target=update, args=[ask["version"]])
+                amid(server, model, ask["passes"], updating.start)
+                print("{}", flush=True)
+            elif ask["do"] == "updated":
+                updating.join()
                 print("{}", flush=True)
             else:
                 print(json.dumps(score(model, versions[ask["version"]], ask["prompt"], ask["completion"], ask.get("temperature", 1.0))), flush=True)
+
+
+def amid(server: ModelServer, model: torch.nn.Module, passes: int, begin: Callable[[], None]) -> None:
+    """Begins an update in so many passes' time: in the middle of what is then being generated, however fast that goes."""
+    left = passes
+
+    def count(*_: object) -> None:
+        nonlocal left
+        left -= 1
+        if left == 0:
+            hook.remove()
+            begin()
+            while not server.generator._updating:
+                time.sleep(0.001)
+
+    hook = model.register_forward_pre_hook(count)
 
 
 def score(model: torch.nn.Module, weights: dict[str, torch.Tensor], prompt: list[int], completion: list[int], temperature: float) -> list[float]:
