@@ -7,7 +7,10 @@ import { fileURLToPath } from "node:url";
 
 const CACHE = fileURLToPath(new URL("../../node_modules/.cache", import.meta.url));
 
-/** A directory of the cache, made once: by one process at a time, while the others wait for it. A maker that died leaves its lock behind for an hour. */
+/**
+ * A directory of the cache, made once: by one process at a time, while the others wait for it. A maker that died leaves its lock behind for an hour;
+ * one that failed tries twice more: registries of packages break off now and then.
+ */
 export async function cached(name: string, make: (directory: string) => Promise<void>): Promise<string> {
   const path = join(CACHE, name);
   await mkdir(CACHE, { recursive: true });
@@ -25,10 +28,18 @@ export async function cached(name: string, make: (directory: string) => Promise<
   }
   try {
     if (existsSync(path)) return path;
-    const draft = await mkdtemp(`${path}.`);
-    await make(draft);
-    await rename(draft, path);
-    return path;
+    for (let left = 3; ; ) {
+      const draft = await mkdtemp(`${path}.`);
+      try {
+        await make(draft);
+        await rename(draft, path);
+        return path;
+      } catch (error) {
+        await rm(draft, { recursive: true, force: true });
+        if (--left === 0) throw error;
+        await sleep(5_000);
+      }
+    }
   } finally {
     await rm(`${path}.lock`, { recursive: true, force: true });
   }
