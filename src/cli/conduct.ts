@@ -58,7 +58,7 @@ export async function runWithProgress(context: AppContext, config: Config, quiet
       version: VERSION,
       runtime: context.runtime,
       env: context.env,
-      openMachines: (backend, keepSeconds) => openMachines(context, config, backend, keepSeconds),
+      openMachines: (backend, keepSeconds, run) => openMachines(context, config, backend, keepSeconds, run ?? "nothing"),
       makeHarness: makeRunHarness,
       observer: progress,
       signal: stopListening.before,

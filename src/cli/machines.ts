@@ -11,16 +11,19 @@ import type { SandboxBackend } from "../sandbox/sandbox.ts";
 import type { Config } from "./config.ts";
 import type { AppContext } from "./context.ts";
 import { note } from "./output.ts";
+import { type Claim, waitingForOthers } from "./waiting.ts";
 
 /**
  * `chosen`: the backend of the machines, as `parseBackendChoice` reads it. Images are built in native machines whatever it is, and the native backend keeps other controllers away.
- * `keepSeconds`: how long native machines outlive this process when it dies, for the next controller to take them over. Rejects `busy` when another controller owns the data directory, `environment` when this host, or the chosen service, cannot make machines.
+ * `keepSeconds`: how long native machines outlive this process when it dies, for the next controller to take them over, as this one does unless somebody else could go on with what waits
+ * there. Rejects `busy` when another controller owns the data directory, or then, `environment` when this host, or the chosen service, cannot make machines.
  */
-export async function openMachines(context: AppContext, config: Config, chosen = "native", keepSeconds = 0): Promise<Machines> {
+export async function openMachines(context: AppContext, config: Config, chosen = "native", keepSeconds = 0, claim: Claim = "nothing"): Promise<Machines> {
   const home = config.home.value;
   const choice = parseBackendChoice(chosen);
-  const native = await openNativeBackend({ home, runtime: context.runtime, keepSeconds }).catch((error: unknown) => {
-    throw withFix(namingController(error, home));
+  const takesOver = keepSeconds > 0 && (await waitingForOthers(home, claim)).length === 0;
+  const native = await openNativeBackend({ home, runtime: context.runtime, keepSeconds, takesOver }).catch(async (error: unknown) => {
+    throw withFix(await namingWaiting(namingController(error, home), home, claim));
   });
   let backend: SandboxBackend = native;
   const close = async (): Promise<void> => {
@@ -55,6 +58,15 @@ function namingController(error: unknown, home: string): unknown {
     facts: { pid: parent },
     cause: error,
   });
+}
+
+/** The backend does not know whose machines they are. */
+async function namingWaiting(error: unknown, home: string, claim: Claim): Promise<unknown> {
+  if (!(error instanceof MwError) || typeof error.facts["leftMs"] !== "number") return error;
+  const waiting = await waitingForOthers(home, claim);
+  if (waiting.length === 0) return error;
+  const seconds = Math.ceil(error.facts["leftMs"] / 1000);
+  return new MwError("busy", error.message, { fix: `${waiting.join(", ")}; else wait ${seconds} s, then the machines have ended, or use another data directory (MW_HOME)`, facts: error.facts, cause: error });
 }
 
 /** Null for a process that is gone, or whose parent is: then the spawner is about to end. */

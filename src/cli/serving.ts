@@ -52,7 +52,7 @@ export async function withServer(context: AppContext, config: Config, { host, po
   const keyFile = config.get("apiKeyFile");
   // The environment's key is the server's own here, and goes to no model server.
   const apiKey = keyFile === null ? null : readApiKey(keyFile, {});
-  const cold = await openMachines(context, config, "native", takeOver);
+  const cold = await openMachines(context, config, "native", takeOver, "server");
   const surviving = takeOver > 0 ? await survivingMachines(home, cold.backend, log) : [];
   if (takeOver > 0) await endUnrecorded(home, cold.backend, surviving, log);
   const backend = withWarmSandboxes(cold.backend, { runtime: context.runtime, most: config.get("warmSandboxes") ?? 0, log });

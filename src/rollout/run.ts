@@ -28,8 +28,8 @@ export type { HarnessSettings, Machines };
 export interface RunDependencies extends GatewayPlace {
   readonly version: string;
   readonly env: Readonly<Record<string, string | undefined>>;
-  /** With the run's sandbox backend, whose machines outlive this process so long. Rejects `busy` when another controller owns the data directory. */
-  readonly openMachines: (backend: string, keepSeconds: number) => Promise<Machines>;
+  /** With the run's sandbox backend, whose machines outlive this process so long. Rejects `busy` when another controller owns the data directory, or died and something else than `run` could go on in its machines. */
+  readonly openMachines: (backend: string, keepSeconds: number, run?: RunId) => Promise<Machines>;
   /** Of a process that has several runs at once: its gateway. What earlier processes left was swept when it began. Absent: the run has the data directory for itself. */
   readonly gateway?: Gateway;
   /** The new run's id; absent: one is made. */
@@ -70,7 +70,7 @@ export async function startRun(dependencies: RunDependencies, request: NewRun, a
   try {
     await sweep(dependencies, machines);
     const ended = dependencies.gateway === undefined ? await endOthers(machines.backend) : [];
-    if (ended.length > 0) dependencies.observer.note(`machines of a controller that died were waiting for mw resume, and are ended: ${ended.length}`);
+    if (ended.length > 0) dependencies.observer.note(`machines of a controller that died, in which nothing could go on, are ended: ${ended.length}`);
     const plan = await firstGroup(readable, taskChecker(dependencies, request, harnesses, machines));
     // An image that every task is to use is there before anything starts.
     if (request.image !== null) await machines.images.resolve(request.image, { progress: (message) => dependencies.observer.activity?.(message), signal: dependencies.signal });
@@ -114,7 +114,7 @@ export async function resumeRun(dependencies: RunDependencies, run: RunId, apiKe
   const seen = await loadRunState(dependencies.home, run);
   const isOver = (state: RunState): boolean => state.status === "finished" && !(errors && state.groups.some(({ rollouts }) => failedPlaces(rollouts).length > 0));
   if (isOver(seen)) return { run, ended: "finished", state: seen };
-  const machines = await dependencies.openMachines(config.backend, config.takeOverSeconds ?? 0);
+  const machines = await dependencies.openMachines(config.backend, config.takeOverSeconds ?? 0, run);
   let model: OpenModel | null = null;
   let survivors = Survivors.none;
   try {

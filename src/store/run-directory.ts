@@ -18,8 +18,10 @@ export const runDirectory = (home: string, run: RunId): string => join(runsDirec
 export const eventsFile = (home: string, run: RunId): string => join(runDirectory(home, run), "events.jsonl");
 export const rolloutDirectory = (home: string, run: RunId, rollout: RolloutId): string => join(runDirectory(home, run), "rollouts", rollout);
 
+export const handoversDirectory = (home: string, run: RunId): string => join(runDirectory(home, run), "handover");
+
 /** Private, and gone when the rollout's agent is: how another controller goes on with it. */
-export const handoverDirectory = (home: string, run: RunId, rollout: RolloutId): string => join(runDirectory(home, run), "handover", rollout);
+export const handoverDirectory = (home: string, run: RunId, rollout: RolloutId): string => join(handoversDirectory(home, run), rollout);
 
 /** Creates the directory with its `run.json` and copies of host files by name. It appears complete or not at all. */
 export async function createRunDirectory(home: string, run: RunId, document: unknown, copies: Readonly<Record<string, string>>, durability: Durability): Promise<string> {

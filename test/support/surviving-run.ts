@@ -46,7 +46,7 @@ export interface Death {
   /** The model does not answer this turn before the death. */
   readonly holds?: number;
   /** Holds from the death until the run is resumed. */
-  readonly after?: (mark: string) => boolean;
+  readonly after?: (mark: string, files: RunFiles) => boolean | Promise<boolean>;
   /** What waits goes on then. */
   readonly signals?: true;
 }
@@ -62,12 +62,12 @@ export interface Survived {
 
 export class SurvivingRuns {
   readonly #home: string;
-  readonly #task: string;
+  readonly task: string;
   #expected: Promise<unknown> | null = null;
 
   constructor(place: string) {
     this.#home = join(place, "home");
-    this.#task = writeTask(join(place, "task"), { name: "test/surviving", test: TEST });
+    this.task = writeTask(join(place, "task"), { name: "test/surviving", test: TEST });
   }
 
   /** So that the kills are meant for rollouts. */
@@ -128,7 +128,7 @@ export class SurvivingRuns {
         });
         if (holds !== undefined) held.delete(holds);
         if (signals === true) for (const pid of agents(mark)) process.kill(Number(pid), "SIGUSR2");
-        await until(`what follows ${what}`, () => after(mark));
+        await until(`what follows ${what}`, () => after(mark, files));
         controller = startCli(this.#home, ["resume", files.run, "--json"]);
       }
       await until("the end", () => {
@@ -145,10 +145,10 @@ export class SurvivingRuns {
     }
   }
 
-  /** Of `mw`. `words`: what the agents are known by, and the turn behind which they wait. */
+  /** Of `mw`. `words`: what the agents are known by, and the turn behind which they wait. Their time, which runs on while nobody listens, is never what ends them. */
   arguments(engine: Engine, words: string, more: readonly string[]): readonly string[] {
     const command = `${process.execPath} --input-type=module -e '${PROGRAM}' ${words}`;
-    return ["run", this.#task, "--harness", "generic", "--harness-command", command, "--upstream", `vllm=${engine.root}`, "--model", "m", "--require-tokens", "--seed", "1", "--json", "--quiet", ...more];
+    return ["run", this.task, "--harness", "generic", "--harness-command", command, "--upstream", `vllm=${engine.root}`, "--model", "m", "--require-tokens", "--seed", "1", "--timeout-multiplier", "10", "--json", "--quiet", ...more];
   }
 }
 
@@ -194,10 +194,11 @@ export function agents(mark: string): readonly string[] {
   });
 }
 
-function isTurn({ body }: EngineRequest): boolean {
+/** A question of an agent, not that of the run. */
+export function isTurn({ body }: EngineRequest): boolean {
   return JSON.stringify(body["messages"]).includes("/work/out");
 }
 
-export async function until(what: string, holds: () => boolean): Promise<void> {
-  for (const end = Date.now() + 120_000; !holds(); await new Promise((resolve) => setTimeout(resolve, 20))) if (Date.now() > end) throw new Error(`never came: ${what}`);
+export async function until(what: string, holds: () => boolean | Promise<boolean>): Promise<void> {
+  for (const end = Date.now() + 120_000; !(await holds()); await new Promise((resolve) => setTimeout(resolve, 20))) if (Date.now() > end) throw new Error(`never came: ${what}`);
 }

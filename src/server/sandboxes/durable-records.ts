@@ -52,7 +52,7 @@ export class DurableRecords {
   readonly #changes = new Map<SandboxId, Promise<void>>();
 
   constructor(home: string) {
-    this.#directory = join(home, "sandboxes");
+    this.#directory = recordsDirectory(home);
   }
 
   /** What the record says is asked for when its turn comes, so that a later one is never older; null: there is none. */
@@ -113,3 +113,11 @@ export class DurableRecords {
     return join(this.#directory, `${id}.json`);
   }
 }
+
+/** Ids of those that there are records of, whoever has the data directory. */
+export async function recordedSandboxes(home: string): Promise<readonly SandboxId[]> {
+  const names = await readdir(recordsDirectory(home)).catch(() => []);
+  return names.map((name) => name.replace(/\.json$/, "")).filter((name) => isId("sbx", name));
+}
+
+const recordsDirectory = (home: string): string => join(home, "sandboxes");

@@ -37,6 +37,8 @@ export interface NativeBackendOptions {
    * directory, that comes in that time finds them running. Default 0: machines end with their controller.
    */
   readonly keepSeconds?: number;
+  /** Default true. False: `busy` is rejected while such machines wait for a controller. */
+  readonly takesOver?: boolean;
   readonly runtime?: Runtime;
   /** The data directory whose snapshots are used and made. Default `home`. */
   readonly snapshotsHome?: string;
@@ -50,7 +52,7 @@ export interface NativeBackendOptions {
 export async function openNativeBackend(options: NativeBackendOptions): Promise<NativeBackend> {
   makeDataDirectory(options.home);
   const how = spawnerOptions(options);
-  const found = how.graceMs > 0 ? await takeOverSpawner(options.home, how) : { spawner: null, ended: null };
+  const found = how.graceMs > 0 && options.takesOver !== false ? await takeOverSpawner(options.home, how) : { spawner: null, ended: null };
   const spawner = found.spawner ?? (await startSpawner(options.home, how, found.ended));
   const backend = new NativeBackend(options, spawner);
   if (found.spawner !== null) await backend.takeOver(spawner);
