@@ -1,6 +1,6 @@
 /**
  * Text that agents wrote, made safe to look at. React writes it as text, so no markup of it is ever markup; what is left are characters that move, hide or reorder what stands around
- * them. Those are shown by name. Only the terminal interprets control sequences.
+ * them. Those are shown by name. Only the terminal interprets control sequences, and is spared what would reorder its lines.
  */
 
 // Control sequence introducers, operating system commands and the short escapes.
@@ -22,6 +22,11 @@ export function visible(text: string): Shown {
     return "";
   });
   return { text: plain.replace(INVISIBLE, nameOf), sequences };
+}
+
+/** For the terminal: as it is, but for characters that reorder others. */
+export function inOrder(text: string): string {
+  return text.replace(/[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]/g, nameOf);
 }
 
 function nameOf(char: string): string {

@@ -3,6 +3,7 @@ import { useEffect, useRef, useState, type ReactNode } from "react";
 import type { CommandsPage, CommandView } from "../../../src/server/runs/contract/rollout.ts";
 import { request } from "../lib/api.ts";
 import { duration } from "../lib/format.ts";
+import { inOrder } from "../lib/hostile.ts";
 import { useData } from "../lib/hooks.ts";
 import { Empty, Failed, Skeleton } from "../parts/basics.tsx";
 import { openTerminal, type OpenTerminal } from "../parts/terminal.tsx";
@@ -56,7 +57,7 @@ export function Playback({ rollout, version, at, onAt }: { readonly rollout: str
         // Somebody has gone elsewhere meanwhile; what was written stays.
         if (stopped.signal.aborted) return;
         terminal.write(promptOf(command));
-        terminal.write(output);
+        terminal.write(inOrder(new TextDecoder().decode(output)));
         terminal.write(endOf(command));
         written.current++;
       }
@@ -101,7 +102,7 @@ export function Playback({ rollout, version, at, onAt }: { readonly rollout: str
 const CONTROLS = /[\u0000-\u0009\u000b-\u001f\u007f-\u009f]/g;
 
 function promptOf({ command }: CommandView): string {
-  return `\u001b[38;5;141m$\u001b[0m \u001b[1m${command.replaceAll(CONTROLS, "")}\u001b[0m\n`;
+  return `\u001b[38;5;141m$\u001b[0m \u001b[1m${inOrder(command.replaceAll(CONTROLS, ""))}\u001b[0m\n`;
 }
 
 /** Whatever the output has left switched on ends with it. */

@@ -33,7 +33,7 @@ export async function makeRealRuns(place: string, home: string): Promise<RealRun
   const hostile = writeTask(join(tasks, "hostile"), { name: HOSTILE_NAME, test: `cat /work/*; printf '%s' '${HOSTILE_NAME}'; ${verifier}`, toml: `[metadata]\ncategory = ${JSON.stringify(HOSTILE_NAME)}\n` });
   return {
     oracle: await run(home, [...inputs, "--harness", "oracle,nop", "-n", "2", "--seed", "5"]),
-    model: await withModel(home, worker, (upstream) => [...inputs, "--harness", "bash", ...upstream, "-n", "4", "--seed", "11", "--keep-workspace", "--temperature", "0.8", "--sampling-seed", "4", "--price", "input=100,output=400"]),
+    model: await withModel(home, worker, (upstream) => [...inputs, "--harness", "bash", ...upstream, "-n", "4", "--seed", "11", "--keep-workspace", "--temperature", "0.8", "--sampling-seed", "4", "--price", "input=96,output=384"]),
     team: await withModel(home, teamwork, (upstream) => [...inputs.slice(0, 1), "--harness", "generic", "--harness-command", `${process.execPath} --input-type=module -e '${TEAM}'`, ...upstream]),
     hostile: await withModel(home, [{ content: HOSTILE, calls: [{ command: `printf '%s' '${HOSTILE.replaceAll("'", "").replaceAll("\u0000", "")}'; mkdir -p /work/out; printf '\\377\\376binary' > '/work/<b>name'; ln -s /etc/passwd /work/link; touch "$(printf '/work/\\377\\033[31m\\342\\200\\256name')"; printf '\\377\\376\\355\\240\\200'; head -c 2000000 /dev/zero | tr '\\0' y` }] }, { content: "done" }], (upstream) => [hostile, "--harness", "bash", ...upstream, "--seed", "2", "--keep-workspace"]),
   };
