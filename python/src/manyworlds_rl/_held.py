@@ -81,12 +81,10 @@ class Held:
             if lease_id in self._extend_at:
                 self._extend_at[lease_id] = time.monotonic() + (1.0 if expires_at is None else heartbeat_s(expires_at))
 
-    def lost(self, lease_id: str) -> None:
-        """The service does not know it any more: its groups will come again."""
+    def expired(self, lease_id: str) -> None:
+        """The service extends it no more. Its groups come again, unless they are acknowledged before: late is as good, while nobody else has had them."""
         with self._lock:
             self._extend_at.pop(lease_id, None)
-            for group_id in [group for group, lease in self._lease_of.items() if lease == lease_id]:
-                del self._lease_of[group_id]
 
     def leases_of(self, group_ids: Iterable[str]) -> dict[str, list[str]]:
         """By lease, those that are held."""

@@ -55,12 +55,12 @@ class HeldLeases:
         return self._held.leases_of(group_ids)
 
     def acknowledge(self, consumed: Sequence[str], rejected: Rejected = (), **lineage: Any) -> None:
-        """Lets groups go, with `trained_version`, `step` and `checkpoint` for the lineage. Groups of leases that had expired come again."""
+        """Lets groups go, with `trained_version`, `step` and `checkpoint` for the lineage. Groups of leases that had expired, and that somebody else has had since, come again."""
         for lease_id, done, refused in _parts(self._held, consumed, rejected):
             try:
                 self.run.ack(lease_id, done, refused, **lineage)
             except NotFoundError:
-                self._held.lost(lease_id)
+                self._held.expired(lease_id)
 
     def _beat(self) -> None:
         while not self._closed.is_set():
@@ -69,7 +69,7 @@ class HeldLeases:
                 try:
                     self._held.extended(lease_id, self.run.extend(lease_id))
                 except NotFoundError:
-                    self._held.lost(lease_id)
+                    self._held.expired(lease_id)
                 except ManyworldsError:
                     self._held.extended(lease_id, None)
             self._wake.wait(self._held.next_due_s())
@@ -103,7 +103,7 @@ class AsyncHeldLeases:
             try:
                 await self.run.ack(lease_id, done, refused, **lineage)
             except NotFoundError:
-                self._held.lost(lease_id)
+                self._held.expired(lease_id)
 
     async def _beat(self) -> None:
         while True:
@@ -111,7 +111,7 @@ class AsyncHeldLeases:
                 try:
                     self._held.extended(lease_id, await self.run.extend(lease_id))
                 except NotFoundError:
-                    self._held.lost(lease_id)
+                    self._held.expired(lease_id)
                 except ManyworldsError:
                     self._held.extended(lease_id, None)
             # A lease that comes meanwhile wants its first beat after a third of its time, at the earliest.

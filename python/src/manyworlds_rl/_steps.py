@@ -129,7 +129,9 @@ class Steps:
             group = self._stream.next(want=count - len(self._taken))
             if group is None:
                 raise ManyworldsError(f"run {self.run.name} is finished: no more groups for step {step}")
-            self._taken.append(group)
+            # One that is held past its lease's time comes again.
+            if all(group.group_id != taken.group_id for taken in self._taken):
+                self._taken.append(group)
         self._note_taken(step, self._stream.leases_of(self._taken))
         return list(self._taken)
 

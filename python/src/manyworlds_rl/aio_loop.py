@@ -6,7 +6,8 @@ As `loop`, with coroutines, for one event loop.
             await train(batch)
             await stream.consumed(*batch, step=step, version=version)
 
-A task of the loop extends the leases: a step that blocks the loop for longer than a lease lasts loses its groups, and they come again. Train in a thread or a process.
+A task of the loop extends the leases: of a step that blocks the loop for longer than a lease lasts others get the groups, and so does this trainer when it asks for more before it
+acknowledges them. Train in a thread or a process.
 """
 
 from __future__ import annotations
@@ -68,15 +69,16 @@ class AsyncGroupStream:
     async def batches(self, count: int) -> AsyncIterator[list[Group]]:
         """Lists of `count` groups; the last one may be shorter."""
         while True:
-            batch: list[Group] = []
+            # By name: what is still held when its lease's time is over, as after a stall, comes again.
+            batch: dict[str, Group] = {}
             while len(batch) < count:
                 group = await self.next(want=count - len(batch))
                 if group is None:
                     break
-                batch.append(group)
+                batch[group.group_id] = group
             if not batch:
                 return
-            yield batch
+            yield list(batch.values())
 
     async def next(self, want: int = 1, wait_s: float | None = None) -> Group | None:
         """As `GroupStream.next`."""

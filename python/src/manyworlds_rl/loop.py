@@ -79,7 +79,9 @@ class Course:
         self._wait_s = 0.0
 
     def lacks(self) -> bool:
-        """More is to be asked for."""
+        """More is to be asked for. What came again, and was consumed since then, is no more."""
+        while self.ready and self.ready[0].group_id in self.ledger:
+            self.ready.popleft()
         return not self.ready and not self.finished
 
     def ask(self, held: int, want: int, give_up: float | None) -> dict[str, Any]:
@@ -142,15 +144,16 @@ class GroupStream:
     def batches(self, count: int) -> Iterator[list[Group]]:
         """Lists of `count` groups; the last one may be shorter."""
         while True:
-            batch: list[Group] = []
+            # By name: what is still held when its lease's time is over, as after a stall, comes again.
+            batch: dict[str, Group] = {}
             while len(batch) < count:
                 group = self.next(want=count - len(batch))
                 if group is None:
                     break
-                batch.append(group)
+                batch[group.group_id] = group
             if not batch:
                 return
-            yield batch
+            yield list(batch.values())
 
     def next(self, want: int = 1, wait_s: float | None = None) -> Group | None:
         """The next group; None when the run is finished, when all that is left of it is held here already, or when none came within `wait_s`."""

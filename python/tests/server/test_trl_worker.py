@@ -98,7 +98,7 @@ def test_a_trainer_that_stops_taking_stops_the_leases(make_worker: Callable[...,
 
 
 def test_a_trainer_that_dies_leaves_everything_that_no_version_has(make_worker: Callable[..., RolloutWorker], name: str) -> None:
-    worker = make_worker(count=6, lease_s=1.0, step_samples=STEP)
+    worker = make_worker(count=6, lease_s=6.0, step_samples=STEP)
     rows = take(worker, 2 * STEP)
     worker.update_model_version(2)
     worker.stop()
