@@ -22,5 +22,6 @@ export default defineConfig({
     hookTimeout: 300_000,
     expect: { poll: { timeout: 60_000 } },
     globalSetup: ["test/support/global-setup.ts"],
+    setupFiles: ["test/support/fast-check-seed.ts"],
   },
 });
