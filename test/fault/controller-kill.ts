@@ -23,7 +23,29 @@ interface LoggedEvent {
   readonly event: { readonly type: string; readonly rollout?: string };
 }
 
-export async function killAndResume(options: KillOptions): Promise<void> {
+export function killAndResume(options: KillOptions): Promise<void> {
+  return untilHit(options, killControllers);
+}
+
+/** The controller goes on by itself: it starts another spawner, and tries again what the dead one took with it. */
+export function killSpawners(options: KillOptions): Promise<void> {
+  return untilHit(options, killSpawnersOf);
+}
+
+/** A run ended before it could be killed: whoever kills was kept from it for longer than the rest of the run took. */
+class Missed extends Error {}
+
+/** Once more, with a run twice as long in a data directory of its own, where the moment of a kill was missed. */
+async function untilHit(options: KillOptions, kill: (options: KillOptions) => Promise<void>): Promise<void> {
+  try {
+    await kill(options);
+  } catch (error) {
+    if (!(error instanceof Missed) || options.attempts > 100) throw error;
+    await untilHit({ ...options, home: `${options.home}-again`, attempts: options.attempts * 2 }, kill);
+  }
+}
+
+async function killControllers(options: KillOptions): Promise<void> {
   const { home, tasks, attempts } = options;
   const random = seededRandom(options.seed);
   const args = runArguments(options);
@@ -41,8 +63,7 @@ export async function killAndResume(options: KillOptions): Promise<void> {
   await checkEnd(home, start(home, run === null ? args : ["resume", run, "--json", "--quiet"]), tasks.length * attempts);
 }
 
-/** The controller goes on by itself: it starts another spawner, and tries again what the dead one took with it. */
-export async function killSpawners(options: KillOptions): Promise<void> {
+async function killSpawnersOf(options: KillOptions): Promise<void> {
   const { home, tasks, attempts } = options;
   const random = seededRandom(options.seed);
   await prepare(home);
@@ -51,9 +72,9 @@ export async function killSpawners(options: KillOptions): Promise<void> {
   end.catch(() => undefined);
   for (let kill = 0; kill < options.kills; kill++) {
     await momentOf(kill, options, child, random);
-    let victims = childrenOf(child.pid ?? 0);
+    let victims = childrenOf(child);
     // A new spawner may be on its way.
-    for (; victims.length === 0; victims = childrenOf(child.pid ?? 0)) await delay(10);
+    for (; victims.length === 0; victims = childrenOf(child)) await delay(10);
     for (const pid of victims) killOne(pid);
   }
   await end;
@@ -69,7 +90,7 @@ async function momentOf(kill: number, { home, tasks, attempts, kills }: KillOpti
   // Where the moment has come already, the controller is killed while it starts.
   if (recordedIn(home) >= wanted) await delay(random() * 300);
   while (live() && recordedIn(home) < wanted) await delay(5);
-  if (!live()) throw new Error(`the run ended with ${child.exitCode ?? child.signalCode} before kill ${kill + 1} of ${kills}, after ${recordedIn(home)} rollouts`);
+  if (!live()) throw new (child.exitCode === 0 ? Missed : Error)(`the run ended with ${child.exitCode ?? child.signalCode} before kill ${kill + 1} of ${kills}, after ${recordedIn(home)} rollouts`);
 }
 
 function recordedIn(home: string): number {
@@ -116,7 +137,10 @@ function killOne(pid: number): void {
   }
 }
 
-function childrenOf(pid: number): readonly number[] {
+function childrenOf({ pid = 0, exitCode }: ChildProcess): readonly number[] {
+  if (exitCode === 0) throw new Missed("the run ended before its spawner was killed");
+  // Nobody's, of one whose end is not known here yet.
+  if (!existsSync(`/proc/${pid}/task/${pid}`)) return [];
   return readFileSync(`/proc/${pid}/task/${pid}/children`, "utf8").split(" ").filter((text) => text !== "").map(Number);
 }
 

@@ -1,7 +1,8 @@
-import { spawn, type ChildProcess } from "node:child_process";
+import { spawn, type ChildProcessByStdio } from "node:child_process";
 import { existsSync, mkdirSync, mkdtempSync, readFileSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
+import type { Readable, Writable } from "node:stream";
 import { afterAll, describe, expect, it } from "vitest";
 import { newId } from "../../src/core/ids.ts";
 import { systemRuntime } from "../../src/core/runtime.ts";
@@ -18,6 +19,9 @@ const PROCESS = join(import.meta.dirname, "../support/worker-process.ts");
 /** Two of them are enough where nothing but an event lies between them. */
 const PHASES = ["rollouts_planned", "rollout_leased", "rollout_running", "rollout_ended", "rollout_verified", "rollout_recorded"];
 
+/** Of each group: as many as are run at once. */
+const MEMBERS = 3;
+
 interface Line {
   readonly epoch: number;
   readonly event: { readonly type: string; readonly rollout?: string };
@@ -31,13 +35,15 @@ interface End {
 describe("kill -9 of a process that runs a trainer's rollouts", () => {
   it("in each phase of them: none lost, none run again after its record, no machine left, and the same samples whoever says them", async () => {
     mkdirSync(home);
-    const tasks = ["a", "b"].map((name) => writeTask(join(place, name), { name: `test/${name}` }));
+    // One more for each of them: what there is to kill has not been run by any process before.
+    const tasks = PHASES.map((phase) => writeTask(join(place, phase), { name: `test/${phase}` }));
     const engine = await startEngine([{ content: null, calls: [{ command: "mkdir -p /work; echo hello > /work/out" }] }, { content: "done" }], { flavour: "sglang" });
     const run = newId("run", systemRuntime);
     const log = join(home, "runs", run, "events.jsonl");
     const said = new Map<string, string>();
-    const start = (): { readonly child: ChildProcess; readonly over: Promise<number | null> } => {
-      const child = mortal(spawn(process.execPath, ["--import", "tsx", PROCESS, home, run, engine.root, "4", ...tasks], { stdio: ["ignore", "pipe", "inherit"] }));
+    /** Ends by itself only when it is told that nothing more is to come. */
+    const start = (groups: number): { readonly child: ChildProcessByStdio<Writable, Readable, null>; readonly over: Promise<number | null> } => {
+      const child = mortal(spawn(process.execPath, ["--import", "tsx", PROCESS, home, run, engine.root, String(MEMBERS), ...tasks.slice(0, groups)], { stdio: ["pipe", "pipe", "inherit"] }));
       let text = "";
       child.stdout.on("data", (chunk: Buffer) => {
         text += chunk.toString();
@@ -53,9 +59,9 @@ describe("kill -9 of a process that runs a trainer's rollouts", () => {
       return { child, over: new Promise((resolve) => child.once("close", resolve)) };
     };
     try {
-      for (const phase of PHASES) {
+      for (const [at, phase] of PHASES.entries()) {
         const before = linesOf(log).length;
-        const { child, over } = start();
+        const { child, over } = start(at + 1);
         while (child.exitCode === null && !linesOf(log).slice(before).some(({ event }) => event.type === phase)) await new Promise((resolve) => setTimeout(resolve, 2));
         child.kill("SIGKILL");
         await over;
@@ -63,23 +69,25 @@ describe("kill -9 of a process that runs a trainer's rollouts", () => {
         // The gateway's socket is the next controller's to replace.
         expect(await leftoversAfter(home, (of) => machines(of).filter((one) => !one.startsWith("gateway socket"))), phase).toEqual([]);
       }
-      expect(await start().over).toBe(0);
+      const last = start(tasks.length);
+      last.child.stdin.end();
+      expect(await last.over).toBe(0);
       expect([...said.values()].map((line) => JSON.parse(line) as unknown)).toEqual(
-        expect.arrayContaining(tasks.flatMap((_, group) => Array.from({ length: 4 }, (__, member) => expect.objectContaining({ group, member, outcome: "scored", reward: 1, samples: 1 }) as unknown))),
+        expect.arrayContaining(tasks.flatMap((_, group) => Array.from({ length: MEMBERS }, (__, member) => expect.objectContaining({ group, member, outcome: "scored", reward: 1, samples: 1 }) as unknown))),
       );
-      expect(said.size).toBe(8);
+      expect(said.size).toBe(tasks.length * MEMBERS);
       const recorded = new Set<string>();
       for (const { event } of linesOf(log)) {
         if (event.rollout === undefined) continue;
         expect(recorded.has(event.rollout), `${event.type} after the record of ${event.rollout}`).toBe(false);
         if (event.type === "rollout_recorded") recorded.add(event.rollout);
       }
-      expect(recorded.size).toBe(8);
+      expect(recorded.size).toBe(tasks.length * MEMBERS);
       expect(await leftoversAfter(home)).toEqual([]);
     } finally {
       await engine.close();
     }
-  }, 180_000);
+  }, 600_000);
 });
 
 /** Whole lines. */

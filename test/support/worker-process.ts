@@ -1,4 +1,4 @@
-/** A process that runs the members of one group, to be killed: says each end on a line of its own, once the worker has said it. */
+/** A process that runs the members of groups, to be killed: says each end on a line of its own, once the worker has said it, and ends when all are over and its input has ended. */
 import { createHash } from "node:crypto";
 import type { RunId } from "../../src/core/ids.ts";
 import { systemRuntime } from "../../src/core/runtime.ts";
@@ -22,5 +22,6 @@ await Promise.all(
     }),
   ),
 );
+for await (const _ of process.stdin);
 await worker.close(true);
 await open.close();
