@@ -253,19 +253,20 @@ describe("requests", () => {
 
   it("that trickle in are given up, on the socket of machines as well as on TCP", async () => {
     for (const port of [null, 0]) {
-      const slow = await openBench({ port, headersMs: 300, bodyMs: 600 });
+      const slow = await openBench({ port, headersMs: 3_000, bodyMs: 4_000 });
       const sandbox = newSandbox();
       const { session } = await slow.open(says("x"), { sandbox });
       const body = JSON.stringify(BODY);
       const head = `POST ${CHAT} HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer ${session.token}\r\ncontent-length: ${body.length}\r\n\r\n`;
       const begun = port === null ? ["MW1 ", `MW1 ${sandbox} 1\n`, `MW1 ${sandbox} 1\nPOST ${CHAT} HT`, `MW1 ${sandbox} 1\n${head}${body.slice(0, 10)}`] : [`POST ${CHAT} HT`, `${head}${body.slice(0, 10)}`];
-      for (const text of begun) {
+      const ends = begun.map((text) => {
         const socket = port === null ? connectFrom(slow.gateway, text) : connect(Number(new URL(slow.url).port), "127.0.0.1");
         socket.on("error", () => undefined);
         if (port !== null) socket.write(text);
-        // Ends by itself: nothing more is sent.
-        expect(await readToEnd(socket)).toMatch(/^$|^HTTP\/1\.1 408/);
-      }
+        return readToEnd(socket);
+      });
+      // They end by themselves: nothing more is sent.
+      for (const end of ends) expect(await end).toMatch(/^$|^HTTP\/1\.1 408/);
       // One that is quick enough is answered.
       const quick = port === null ? connectFrom(slow.gateway, `MW1 ${sandbox} 1\n${head.replace("host:", "connection: close\r\nhost:")}${body}`) : null;
       if (quick !== null) expect(await readToEnd(quick)).toMatch(/^HTTP\/1\.1 200/);
@@ -349,12 +350,13 @@ describe("a session", () => {
     expect(await closing).toMatchObject({ complete: 1 });
     expect(flights).toEqual([1, 0]);
 
+    const begun = gate();
     const stuck = await bench.open(({ onDelta, signal }) => new Promise((_resolve, reject) => {
-      void onDelta?.({ type: "text", text: "half" });
       signal.addEventListener("abort", () => reject(signal.reason as Error));
+      void Promise.resolve(onDelta?.({ type: "text", text: "half" })).then(begun.open);
     }));
     const cut = post(CHAT, { ...BODY, stream: true }, bearer(stuck.session));
-    await until(() => stuck.session.inFlight === 1);
+    await begun.passed;
     await stuck.session.close(10);
     expect(await (await cut).text()).toMatch(/half[^]*error/);
     expect(await stuck.calls()).toMatchObject([{ status: "incomplete", failure: { kind: "closed" } }]);

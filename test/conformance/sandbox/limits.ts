@@ -194,7 +194,7 @@ export function limitSuite(options: ConformanceOptions): void {
   test("metrics say what is used", async () => {
     const sandbox = await machine();
     const { isolation } = backend().capabilities;
-    const hog = await sandbox.exec({ command: ["/bin/sh", "-c", "head -c 20000000 /dev/urandom > /f; x=$(head -c 30000000 /dev/zero | tr '\\0' a); echo ready; sleep 30; true"] });
+    const hog = await sandbox.exec({ command: ["/bin/sh", "-c", "head -c 20000000 /dev/urandom > /f; x=$(head -c 30000000 /dev/zero | tr '\\0' a); sleep 1000 & echo ready; wait"] });
     for await (const _ of hog.output) break;
     const metrics = await sandbox.metrics();
     if (isolation.enforced.memory) {
@@ -206,7 +206,7 @@ export function limitSuite(options: ConformanceOptions): void {
     if (isolation.enforced.cpu) expect(metrics.cpuMs).toBeGreaterThan(0);
     expect(metrics.limits).toEqual({ oom_killed: 0, pids: 0, disk_full: 0 });
     await hog.kill("SIGKILL");
-    await until("the hog is gone", async () => (await pidsOf(sandbox, "sleep 30")).length === 0);
+    await until("the hog is gone", async () => (await pidsOf(sandbox, "sleep 1000")).length === 0);
   });
 
   test("limits that make no sense are refused before anything starts", async () => {

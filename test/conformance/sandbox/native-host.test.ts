@@ -115,7 +115,7 @@ describe("a machine whose PID 1 is gone", () => {
       await context.annotate("memory limits are absent here");
       return;
     }
-    const [sealed, killed, left] = await Promise.all([dead(home, backend, { hungry: true }), dead(home, backend, { hungry: true }), dead(home, backend, { hungry: true, ttlMs: 2000 })]);
+    const [sealed, killed, left] = await Promise.all([dead(home, backend, { hungry: true }), dead(home, backend, { hungry: true }), dead(home, backend, { hungry: true, ttlMs: 10_000 })]);
     const workspace = await sealed.seal();
     const next = await backend.create({ root: image.root, workspace });
     expect((await sh(next, "cat /mine")).out).toBe("mine\n");

@@ -36,7 +36,7 @@ export function networkSuite(options: ConformanceOptions): void {
   test("none: loopback works, in both families, and is the only interface", async () => {
     const sandbox = await machine({ network: "none" });
     expect((await sh(sandbox, "tail -n +3 /proc/net/dev | cut -d: -f1")).out.trim()).toBe("lo");
-    expect((await sh(sandbox, "(echo hello | nc -l -p 7001 >/dev/null &) ; until nc -w 60 127.0.0.1 7001 < /dev/null; do sleep 0.1; done")).out).toBe("hello\n");
+    expect((await sh(sandbox, "echo hello > /tmp/hello; (nc -l -p 7001 < /tmp/hello >/dev/null &) ; until nc -w 60 127.0.0.1 7001 < /dev/null; do sleep 0.1; done")).out).toBe("hello\n");
     expect((await sh(sandbox, "ping -c 1 -W 1 127.0.0.1 >/dev/null 2>&1; cat /proc/net/if_inet6")).out).toMatch(/^(0{31}1 .* lo\n)?$/);
   });
 

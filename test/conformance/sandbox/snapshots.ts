@@ -176,7 +176,7 @@ export function snapshotSuite(options: ConformanceOptions): void {
       return;
     }
     const writer = await sandbox.exec({ command: "i=0; while :; do i=$((i+1)); echo $i >> /log; done" });
-    await until("it writes", async () => (await sh(sandbox, "wc -l < /log")).out !== "0\n");
+    await until("it writes", async () => Number((await sh(sandbox, "wc -l < /log")).out) > 0);
     const taken = await sandbox.snapshot();
     expect(taken.method).toBe("copied");
     const before = Number((await sh(sandbox, "wc -l < /log")).out);
