@@ -17,7 +17,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { HOT_MS = 50, POLL_MS = 100, VICTIM_MS = 10000, UNEXPLAINED_LOOKS = 4 };
+enum { HOT_MS = 50, POLL_MS = 100, VICTIM_MS = 10000, UNEXPLAINED_LOOKS = 20 };
 
 static struct machine *hot; /* machines that are looked at by time */
 
