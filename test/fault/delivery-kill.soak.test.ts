@@ -8,13 +8,14 @@ import { join, resolve } from "node:path";
 import { createInterface } from "node:readline";
 import { afterEach, beforeEach, describe, expect, it } from "vitest";
 import { seededRandom } from "../../src/core/runtime.ts";
+import { steadyPort } from "../support/steady-port.ts";
 
 let directory = "";
 let server: Server;
 const children = new Set<ChildProcess>();
 beforeEach(async () => {
   directory = mkdtempSync(join(tmpdir(), "mw-delivery-kill-"));
-  server = await startServer(0);
+  server = await startServer(await steadyPort());
 });
 afterEach(async () => {
   for (const child of children) await kill(child);

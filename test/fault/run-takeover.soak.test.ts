@@ -8,6 +8,7 @@ import { startEngine } from "../support/engine/index.ts";
 import { RunFiles } from "../support/killed-run.ts";
 import { leftoversAfter, machines } from "../support/leftovers.ts";
 import { serve, type Served } from "../support/serve.ts";
+import { steadyPort } from "../support/steady-port.ts";
 import { agents, asked, begun, eventsOf, said, SurvivingRuns, until } from "../support/surviving-run.ts";
 
 const place = mkdtempSync(join(tmpdir(), "mw-run-takeover-"));
@@ -42,10 +43,10 @@ it("hears of one that ended while nobody listened", async () => {
 }, 180_000);
 
 it("goes on under the next server, where a server had the run", async () => {
-  const start = (port = 0): Promise<Served> => serve({ home: runs.home, key: KEY, port, args: ["--warm", "0", "--take-over", "300"] });
+  const start = (port: number): Promise<Served> => serve({ home: runs.home, key: KEY, port, args: ["--warm", "0", "--take-over", "300"] });
   let held = true;
   const engine = await startEngine(({ turn }) => ({ content: `answer ${turn}`, ...(held && turn === 2 ? { delayMs: 600_000 } : {}) }));
-  let server = await start();
+  let server = await start(await steadyPort());
   try {
     const files = new RunFiles(runs.home);
     const running = mw([...runs.arguments(engine, "served", []), "--server", server.url], { env: { MW_HOME: join(place, "client"), MW_API_KEY: KEY } });

@@ -10,6 +10,7 @@ import { asking } from "../support/asking.ts";
 import { leftoversAfter } from "../support/leftovers.ts";
 import { makeTestRoot, type TestRoot } from "../support/rootfs.ts";
 import { serve, type Served } from "../support/serve.ts";
+import { steadyPort } from "../support/steady-port.ts";
 
 const base = mkdtempSync(join(tmpdir(), "mw-serve-takeover-"));
 const KEY = "the-first-key-of-all";
@@ -27,11 +28,11 @@ afterEach(async () => {
 afterAll(() => rmSync(base, { recursive: true, force: true }));
 
 const freshHome = (): string => join(base, `home-${homes++}`);
-const start = async (home: string, args: readonly string[] = ["--take-over", "300"], port = 0): Promise<void> => {
-  server = await serve({ home, key: KEY, port, args: ["--warm", "2", ...args] });
+const start = async (home: string, args: readonly string[] = ["--take-over", "300"], port?: number): Promise<void> => {
+  server = await serve({ home, key: KEY, port: port ?? (await steadyPort()), args: ["--warm", "2", ...args] });
 };
 const restart = async (home: string): Promise<void> => {
-  const port = server?.port ?? 0;
+  const port = server?.port;
   await server?.stop("SIGKILL");
   await start(home, ["--take-over", "300"], port);
 };

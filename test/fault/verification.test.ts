@@ -30,7 +30,7 @@ afterAll(async () => {
   await rm(home, { recursive: true, force: true });
 });
 
-const TOML = '[environment]\ndocker_image = "host"\nworkdir = "/app"\nnetwork_mode = "no-network"\n[verifier]\ntimeout_sec = 20\n';
+const TOML = '[environment]\ndocker_image = "host"\nworkdir = "/app"\nnetwork_mode = "no-network"\n[verifier]\ntimeout_sec = 100\n';
 /** Asks for 42 in a file; the check is Python, as checks are. */
 const TEST = `#!/bin/bash
 if python3 -c "import sys, re; sys.exit(0 if re.fullmatch('42', open('/app/answer.txt').read().strip()) else 1)"; then
@@ -54,7 +54,7 @@ async function attempt({ agent, files = {}, toml = TOML, test: script = TEST }: 
 
 async function machine(agent: string | undefined, workspace?: VerifyResult["workspace"]): Promise<Sandbox> {
   const sandbox = await backend.create({ root, network: "none", workdir: "/app", memoryBytes: 1 << 30, diskBytes: 1 << 29, pids: 256, ...(workspace ? { workspace } : {}) });
-  if (agent !== undefined) await sandbox.run({ command: agent, user: "0:0", timeoutMs: 20_000 });
+  if (agent !== undefined) await sandbox.run({ command: agent, user: "0:0", timeoutMs: 100_000 });
   return sandbox;
 }
 
@@ -136,7 +136,7 @@ describe("attackers", () => {
 
   test("makes the verifier wait for ever", async () => {
     const script = "#!/bin/bash\necho 1 > /logs/verifier/reward.txt\n[ -e /app/slow ] && sleep 600\nexit 0\n";
-    const verdict = await attempt({ agent: "touch /app/slow", test: script, toml: TOML.replace("20", "2") });
+    const verdict = await attempt({ agent: "touch /app/slow", test: script, toml: TOML.replace("100", "10") });
     expect(verdict).toMatchObject({ reward: 0, source: "broken_by_agent", evidence: { pristine: "works" } });
   });
 
@@ -192,15 +192,16 @@ describe("honest work", () => {
     expect((await attempt({ toml, test: check })).reward).toBe(0);
   });
 
-  test.each<[string, string, string, number]>([
+  test.each<[string, string, string, 0 | 1]>([
     ["at its start, as root", "", "cp -r /tests /app/stolen; exec sleep 300", 0],
     ["all the time, as another user", 'user = "nobody"\n', "while :; do cp -r /tests /app/stolen; cat /tests/secret > /app/answer.txt; sleep 0.05; done", 0],
     ["to answer honestly, as another user", 'user = "nobody"\n', "printf 42 > /app/answer.txt; exec sleep 300", 1],
   ])("a service that looks for the tests %s", async (_, user, serve, reward) => {
     const toml = `${TOML}[[metadata.manyworlds.services]]\ncommand = "/bin/sh /app/serve.sh"\n${user}`;
     const agent = `cat > /app/serve.sh <<'X'\n${serve}\nX\nchmod 777 /app; : > /app/answer.txt; chmod 666 /app/answer.txt`;
-    // Takes what the service found, as tests that talk to a service do.
-    const check = '#!/bin/bash\ncp /app/stolen/secret /app/answer.txt 2>/dev/null; sleep 1\n[ "$(cat /app/answer.txt)" = "$(cat /tests/secret)" ] && echo 1 > /logs/verifier/reward.txt || echo 0 > /logs/verifier/reward.txt\n';
+    // Takes what the service found, as tests that talk to a service do: an honest one is waited for.
+    const waits = reward === 1 ? "until [ -s /app/answer.txt ]; do sleep 0.05; done" : "sleep 1";
+    const check = `#!/bin/bash\ncp /app/stolen/secret /app/answer.txt 2>/dev/null; ${waits}\n[ "$(cat /app/answer.txt)" = "$(cat /tests/secret)" ] && echo 1 > /logs/verifier/reward.txt || echo 0 > /logs/verifier/reward.txt\n`;
     const verdict = await attempt({ agent, toml, test: check, files: { "tests/secret": "42" } });
     expect({ reward: verdict.reward, source: verdict.source }).toEqual({ reward, source: "reward.txt" });
   });
@@ -240,7 +241,7 @@ describe("verifiers as they are in the wild", () => {
   });
 
   test("a time limit is no reward either", async () => {
-    const verdict = await attempt({ test: "echo 1 > /logs/verifier/reward.txt; sleep 60\n", toml: TOML.replace("20", "1") });
+    const verdict = await attempt({ test: "echo 1 > /logs/verifier/reward.txt; sleep 60\n", toml: TOML.replace("100", "1") });
     expect(verdict).toMatchObject({ status: "verifier_error", error: { kind: "timeout" }, exitCode: null });
   });
 
@@ -280,7 +281,7 @@ describe("other modes", () => {
 
   test("shared: survivors live, everything else does not, planted files are gone", async () => {
     const toml = `${TOML}[metadata.manyworlds]\nsurvivors = ["/app/server"]\n`;
-    const agent = "cp $(readlink -f /bin/sleep) /app/server; setsid /app/server 300 > /dev/null 2>&1 & setsid sleep 301 > /dev/null 2>&1 & mkdir -p /logs/verifier; echo '{\"reward\": 1}' > /logs/verifier/reward.json; echo /x.so > /etc/ld.so.preload; sleep 0.2";
+    const agent = "cp $(readlink -f /bin/sleep) /app/server; setsid /app/server 300 > /dev/null 2>&1 & p=$!; setsid sleep 301 > /dev/null 2>&1 & mkdir -p /logs/verifier; echo '{\"reward\": 1}' > /logs/verifier/reward.json; until [ \"$(readlink /proc/$p/exe)\" = /app/server ]; do sleep 0.05; done; echo /x.so > /etc/ld.so.preload";
     const check = "#!/bin/bash\na=0; b=0; for p in /proc/[0-9]*; do e=$(readlink $p/exe); [ \"$e\" = /app/server ] && a=1; tr '\\0' ' ' < $p/cmdline 2>/dev/null | grep -q '^sleep 301' && b=1; done\necho \"0.$a$b\" > /logs/verifier/reward.txt\n";
     const verdict = await attempt({ agent, toml, test: check });
     expect(verdict).toMatchObject({ mode: "shared", status: "scored", reward: 0.1 });
