@@ -6,7 +6,7 @@ import { join } from "node:path";
 import { afterAll, beforeAll, describe, expect, it } from "vitest";
 import { mw } from "../support/cli.ts";
 import { startEngine, type Engine, type EngineRequest, type Reply } from "../support/engine/index.ts";
-import { killWhen, RunFiles, startCli } from "../support/killed-run.ts";
+import { killWhen, Missed, RunFiles, startCli } from "../support/killed-run.ts";
 import { leftoversAfter, machines } from "../support/leftovers.ts";
 import { writeTask } from "../support/tasks.ts";
 
@@ -20,7 +20,7 @@ afterAll(() => rmSync(place, { recursive: true, force: true }));
 
 /** Everything is there once, the shell's directory and variables too. */
 const TEST = `[ "$(cat /work/log | tr '\\n' ' ')" = "1 2 3 4 " ] && [ "$(cat /work/deep/where)" = "/work/deep kept" ] && [ "$(stat -c %a /work/log)" = 640 ] && echo 1 > /logs/verifier/reward.txt || { cat /work/log; echo 0 > /logs/verifier/reward.txt; }`;
-const COMMANDS = ["mkdir -p /work/deep; echo 1 > /work/log; chmod 640 /work/log; cd /work/deep; export KEPT=kept", "echo 2 >> /work/log", 'sleep 0.7; echo 3 >> /work/log; head -c 60000000 /dev/urandom > /work/big', 'echo 4 >> /work/log; echo "$PWD $KEPT" > where; rm /work/big'];
+const COMMANDS = ["mkdir -p /work/deep; echo 1 > /work/log; chmod 640 /work/log; cd /work/deep; export KEPT=kept", "echo 2 >> /work/log", 'sleep 2; echo 3 >> /work/log; head -c 60000000 /dev/urandom > /work/big', 'echo 4 >> /work/log; echo "$PWD $KEPT" > where; rm /work/big'];
 
 const script = ({ turn, body }: EngineRequest): Reply => {
   const command = COMMANDS[turn];
@@ -77,8 +77,27 @@ function expected(): Promise<unknown> {
   })());
 }
 
-/** Kills a run at a moment, spoils what it left if asked to, and resumes it. */
-async function disturbed(moment: readonly [what: string, when: (files: RunFiles, engine: Engine) => boolean], options: { readonly slow?: (request: EngineRequest) => boolean; readonly spoil?: (files: RunFiles) => void; readonly more?: readonly string[] } = {}): Promise<{ readonly files: RunFiles; readonly asked: number; readonly stderr: string; readonly rollout: { readonly outcome: string; readonly reward: number | null; readonly tries: number } }> {
+type Moment = readonly [what: string, when: (files: RunFiles, engine: Engine) => boolean];
+
+interface Disturbance {
+  readonly slow?: (request: EngineRequest) => boolean;
+  readonly spoil?: (files: RunFiles) => void;
+  readonly more?: readonly string[];
+}
+
+interface Disturbed {
+  readonly files: RunFiles;
+  readonly asked: number;
+  readonly stderr: string;
+  readonly rollout: { readonly outcome: string; readonly reward: number | null; readonly tries: number };
+}
+
+/** Kills a run at a moment, spoils what it left if asked to, and resumes it. Another one where the moment was missed. */
+async function disturbed(moment: Moment, options: Disturbance = {}, tries = 3): Promise<Disturbed> {
+  return disturbedOnce(moment, options).catch((error: unknown) => (error instanceof Missed && tries > 1 ? disturbed(moment, options, tries - 1) : Promise.reject(error as Error)));
+}
+
+async function disturbedOnce(moment: Moment, options: Disturbance): Promise<Disturbed> {
   const files = new RunFiles(home);
   let killed = false;
   const engine = await startEngine((request) => ({ ...script(request), ...(options.slow?.(request) === true && !killed ? { delayMs: 600_000 } : {}) }));
@@ -184,7 +203,7 @@ describe("kill -9 of the controller of a rollout that is kept behind every turn"
     await new Promise<void>((resolve) => counter.listen(0, "0.0.0.0", resolve));
     const outside = Object.values(networkInterfaces()).flatMap((list) => (list ?? []).filter(({ family, internal }) => family === "IPv4" && !internal))[0]?.address;
     expect(outside, "this host has no address of its own").toBeDefined();
-    const hit = `exec 3<>/dev/tcp/${outside}/${(counter.address() as AddressInfo).port}; echo 2 >> /work/log; sleep 1.5`;
+    const hit = `exec 3<>/dev/tcp/${outside}/${(counter.address() as AddressInfo).port}; echo 2 >> /work/log; sleep 600`;
     const files = new RunFiles(home);
     const engine = await startEngine(({ turn, body }) => ({ content: "tools" in body && turn < 2 ? null : "done", ...("tools" in body && turn < 2 ? { calls: [{ command: ["mkdir -p /work; echo 1 > /work/log", hit][turn] ?? "" }, { command: "echo second >> /work/log" }] } : {}) }));
     try {

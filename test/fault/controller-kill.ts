@@ -4,6 +4,7 @@ import { existsSync, readdirSync, readFileSync } from "node:fs";
 import { join } from "node:path";
 import { expect } from "vitest";
 import { seededRandom } from "../../src/core/runtime.ts";
+import { Missed } from "../support/killed-run.ts";
 import { leftoversAfter, machines } from "../support/leftovers.ts";
 import { mortal } from "../support/mortal.ts";
 
@@ -31,9 +32,6 @@ export function killAndResume(options: KillOptions): Promise<void> {
 export function killSpawners(options: KillOptions): Promise<void> {
   return untilHit(options, killSpawnersOf);
 }
-
-/** A run ended before it could be killed: whoever kills was kept from it for longer than the rest of the run took. */
-class Missed extends Error {}
 
 /** Once more, with a run twice as long in a data directory of its own, where the moment of a kill was missed. */
 async function untilHit(options: KillOptions, kill: (options: KillOptions) => Promise<void>): Promise<void> {

@@ -67,10 +67,13 @@ export class RunFiles {
   }
 }
 
+/** A run went through before it could be killed: whoever kills was kept from it for longer than the rest of the run took. */
+export class Missed extends Error {}
+
 /** Kills the process with SIGKILL at the moment that `when` is true for the first time. */
 export async function killWhen({ child, ended }: CliProcess, what: string, when: () => boolean): Promise<void> {
   for (const end = Date.now() + 120_000; ; ) {
-    if (child.exitCode !== null || child.signalCode !== null) throw new Error(`the run ended before ${what}: ${(await ended).stderr}`);
+    if (child.exitCode !== null || child.signalCode !== null) throw new (child.exitCode === 0 ? Missed : Error)(`the run ended before ${what}: ${(await ended).stderr}`);
     if (attempt(when)) break;
     if (Date.now() > end) throw new Error(`never came: ${what}`);
     // As often as it can: some of the moments last for milliseconds only.
