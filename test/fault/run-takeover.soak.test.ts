@@ -9,7 +9,7 @@ import { RunFiles } from "../support/killed-run.ts";
 import { leftoversAfter, machines } from "../support/leftovers.ts";
 import { serve, type Served } from "../support/serve.ts";
 import { steadyPort } from "../support/steady-port.ts";
-import { agents, asked, begun, eventsOf, said, SurvivingRuns, until } from "../support/surviving-run.ts";
+import { agents, asked, begun, eventsOf, markOf, said, SurvivingRuns, until } from "../support/surviving-run.ts";
 
 const place = mkdtempSync(join(tmpdir(), "mw-run-takeover-"));
 const runs = new SurvivingRuns(place);
@@ -49,9 +49,9 @@ it("goes on under the next server, where a server had the run", async () => {
   let server = await start(await steadyPort());
   try {
     const files = new RunFiles(runs.home);
-    const running = mw([...runs.arguments(engine, "served", []), "--server", server.url], { env: { MW_HOME: join(place, "client"), MW_API_KEY: KEY } });
+    const running = mw([...runs.arguments(engine, markOf("served"), []), "--server", server.url], { env: { MW_HOME: join(place, "client"), MW_API_KEY: KEY } });
     await until("the third question", () => attempt(() => thirdQuestion(1).when(files, engine)));
-    const before = agents("served");
+    const before = agents(markOf("served"));
     await server.stop("SIGKILL");
     held = false;
     server = await start(server.port);

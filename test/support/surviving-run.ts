@@ -24,7 +24,7 @@ const ask = async () => {
       if (answer.ok) return (await answer.json()).choices[0].message.content;
       if (answer.status !== 503) process.exit(9);
     } catch {
-      if (mark === "impatient") process.exit(3);
+      if (mark.startsWith("impatient")) process.exit(3);
     }
     await new Promise((resolve) => setTimeout(resolve, 50));
   }
@@ -112,8 +112,9 @@ export class SurvivingRuns {
     });
   }
 
-  /** Kills the run at each of the moments, resuming it between them, and lets it end. `mark`: its agents are known by this, and wait for a signal behind that turn. */
-  async disturbed(mark: string, deaths: readonly Death[], more: readonly string[], waits?: number): Promise<Survived> {
+  /** Kills the run at each of the moments, resuming it between them, and lets it end. `name`: of its agents' mark. They wait for a signal behind turn `waits`. */
+  async disturbed(name: string, deaths: readonly Death[], more: readonly string[], waits?: number): Promise<Survived> {
+    const mark = markOf(name);
     const files = new RunFiles(this.#home);
     const pids = new Set<string>();
     const held = new Set(deaths.flatMap(({ holds }) => (holds === undefined ? [] : [holds])));
@@ -181,6 +182,9 @@ export function eventsOf(files: RunFiles, type: string): readonly Readonly<Recor
 export function said(files: RunFiles): number {
   return statSync(join(files.directory, "handover", files.rollouts[0]?.split("/").at(-1) ?? "", "stdout")).size;
 }
+
+/** What agents are known by on the whole host, where another run of the same test may have its own. */
+export const markOf = (name: string): string => `${name}-${process.pid}`;
 
 /** Processes of the agents, by their host ids. */
 export function agents(mark: string): readonly string[] {
