@@ -5,6 +5,7 @@ import type { RunEvent } from "../rollout/events.ts";
 import type { Prices } from "../rollout/cost.ts";
 import type { NewRun } from "../rollout/run.ts";
 import { executionSchema, type ExecutionView } from "../server/plans/wire.ts";
+import { runReportSchema } from "../server/runs/contract/run.ts";
 import { reportEnd, type ConductOptions } from "./conduct.ts";
 import type { AppContext } from "./context.ts";
 import { FollowedRun } from "./followed-run.ts";
@@ -29,7 +30,7 @@ export async function startOnServer(context: AppContext, options: ServerOptions,
   if (backend !== "native") throw new MwError("usage", `with --server the machines are the server's own, and --backend is ${backend}`, { fix: "leave one of them out" });
   const run = newId("run", context.runtime);
   // The id makes it one run, however often it has to be asked for.
-  await onServer(context, options, run, (ask) => ask("/v1/runs", { ...request, run }), request.prices);
+  await onServer(context, options, run, (ask) => ask("/v1/runs", { ...request, run }));
 }
 
 export async function resumeOnServer(context: AppContext, options: ServerOptions & { readonly errors: boolean; readonly concurrency?: number; readonly apiKeyFile?: string }, run: string): Promise<void> {
@@ -41,7 +42,7 @@ export async function resumeOnServer(context: AppContext, options: ServerOptions
 
 type Ask = (path: string, body: unknown) => Promise<unknown>;
 
-async function onServer(context: AppContext, options: ServerOptions, run: RunId, begin: (ask: Ask) => Promise<unknown>, prices?: Prices): Promise<void> {
+async function onServer(context: AppContext, options: ServerOptions, run: RunId, begin: (ask: Ask) => Promise<unknown>): Promise<void> {
   const client = new ServerClient(options.server, context.env);
   const progress = startProgress(context, options.quiet);
   const { runtime } = context;
@@ -61,6 +62,7 @@ async function onServer(context: AppContext, options: ServerOptions, run: RunId,
     });
     progress.attach(followed);
     const view = await persist(() => untilOver(client, followed, run, context, leave.signal));
+    const prices = await persist(() => pricesOf(client, run, leave.signal));
     progress.finish();
     if (view.state === "failed" && view.error !== null) throw new MwError("sandbox_failed", view.error.message, { fix: `${view.error.fix === null ? "" : `${view.error.fix}; `}mw resume ${run}${where} goes on` });
     reportEnd(context, options, { run, ended: view.state === "finished" ? "finished" : "interrupted", state: followed.state }, prices, where);
@@ -98,6 +100,13 @@ async function untilOver(client: ServerClient, followed: FollowedRun, run: RunId
 }
 
 const FOLLOW_AGAIN_MS = 250;
+
+/** Those that the run was begun with, whoever began it. */
+async function pricesOf(client: ServerClient, run: RunId, signal: AbortSignal): Promise<Prices | undefined> {
+  return reportSchema.parse(await client.ask("GET", `/v1/runs/${run}`, undefined, signal)).config?.prices ?? undefined;
+}
+
+const reportSchema = runReportSchema.pick({ config: true });
 
 /** As the controller says it where it runs here. */
 function tellRefused(progress: Progress, event: RunEvent): void {

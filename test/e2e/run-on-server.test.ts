@@ -48,11 +48,13 @@ async function post(path: string, body: unknown): Promise<{ readonly status: num
 
 describe("a run on a server", () => {
   it("looks as one of one's own: table, progress, exit code; and is there to be shown", async () => {
-    const { code, stdout, stderr } = await mw(["run", task, "--harness", "oracle,nop", "-n", "4", "--seed", "1", "--server", server.url], { env });
+    const { code, stdout, stderr } = await mw(["run", task, "--harness", "oracle,nop", "-n", "4", "--seed", "1", "--price", "machine=3600", "--server", server.url], { env });
     expect([code, stderr]).toEqual([0, expect.stringContaining(`at ${server.url}`)]);
     const run = /run (run\w+) \(finished, 4\/4 rollouts\)/.exec(stdout)?.[1] ?? "";
     const shown = await mw(["show", run], { env: { MW_HOME: home } });
-    expect(shown.stdout).toContain(stdout.split("\n").find((line) => line.startsWith("pass@1")) ?? "no line");
+    for (const begin of ["pass@1", "cost: $"]) expect(shown.stdout).toContain(stdout.split("\n").find((line) => line.startsWith(begin)) ?? "no line");
+    // Whoever follows it later was not told its prices.
+    expect((await mw(["resume", run, "--server", server.url], { env })).stdout).toBe(stdout);
     expect(stderr).toContain("4/4 done");
     expect(readdirSync(place)).not.toContain("client");
   });
