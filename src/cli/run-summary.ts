@@ -1,7 +1,8 @@
 /** A run as people read it: rewards by family and task, pass@k, outcomes, time by phase. */
 import type { Failure } from "../rollout/events.ts";
-import { totalCost, type Prices } from "../rollout/cost.ts";
+import { tokensUsed, totalCost, type Prices } from "../rollout/cost.ts";
 import { byHarness, controllerLives, PHASE_LABELS, statisticsOf, type PhaseTime } from "../rollout/run-statistics.ts";
+import type { RolloutState } from "../rollout/rollout-state.ts";
 import type { RunState } from "../rollout/run-state.ts";
 import { PASS_REWARD, type GroupStatistics, type Statistics } from "../rollout/statistics.ts";
 import type { AppContext } from "./context.ts";
@@ -19,7 +20,7 @@ export function summaryText(context: AppContext, state: RunState, prices: Prices
     if (harnesses.length > 1) parts.push(groupTable("harness", harnesses, paint));
     parts.push(passText(summary.overall), outcomeText(summary.overall));
   }
-  parts.push(tokenText(state), prices === undefined ? "" : costText(state, prices), checkpointText(state));
+  parts.push(tokenText([...state.rollouts.values()]), prices === undefined ? "" : costText(state, prices), checkpointText(state));
   for (const { source, error } of state.refused.slice(0, 20)) parts.push(`${paint("yellow", "no task:")} ${printable(source)}: ${failureText(error)}`);
   return parts.filter((part) => part !== "").join("\n\n");
 }
@@ -60,23 +61,31 @@ function outcomeText({ outcomes }: Statistics): string {
   return `outcomes: ${outcomes.map(({ outcome, count }) => `${outcome} ${count}`).join(", ")}`;
 }
 
-function tokenText(state: RunState): string {
-  let [prompts, cached, sampled] = [0, 0, 0];
-  for (const { promptTokens, cachedTokens, completionTokens } of state.rollouts.values()) {
-    prompts += promptTokens;
-    cached += cachedTokens;
-    sampled += completionTokens;
-  }
+/** Of all tries; empty where no model was asked. */
+export function tokenText(rollouts: readonly RolloutState[]): string {
+  const { promptTokens: prompts, cachedTokens: cached, completionTokens: sampled, thrownAway } = tokensUsed(rollouts);
   const number = (tokens: number): string => tokens.toLocaleString("en");
-  return prompts + sampled === 0 ? "" : `tokens: ${number(prompts)} in prompts${cached === 0 ? "" : ` (${number(cached)} of them cached)`}, ${number(sampled)} sampled`;
+  const lost = thrownAway.promptTokens + thrownAway.completionTokens === 0 ? "" : `; of which ${number(thrownAway.promptTokens)} and ${number(thrownAway.completionTokens)} in ${triesText(thrownAway.tries)}`;
+  return prompts + sampled === 0 ? "" : `tokens: ${number(prompts)} in prompts${cached === 0 ? "" : ` (${number(cached)} of them cached)`}, ${number(sampled)} sampled${lost}`;
+}
+
+function triesText(tries: number): string {
+  return tries === 1 ? "1 try that was thrown away" : `${tries.toLocaleString("en")} tries that were thrown away`;
 }
 
 function costText(state: RunState, prices: Prices): string {
   const rollouts = [...state.rollouts.values()];
-  const { total, unknown, ...parts } = totalCost(rollouts, prices);
+  const { total, unknown } = totalCost(rollouts, prices);
   const passed = rollouts.filter(({ reward }) => reward !== null && reward >= PASS_REWARD).length;
+  return `${spentText(rollouts, prices)}, ${formatDollars(total / Math.max(1, state.recorded))} a rollout${passed === 0 ? "" : `, ${formatDollars(total / passed)} for each that passed`}${unknown === 0 ? "" : `; without the tokens of ${unknown} rollouts whose agents came to no end`}`;
+}
+
+/** In all, and for what. */
+export function spentText(rollouts: readonly RolloutState[], prices: Prices): string {
+  const { total, thrownAway, unknown: _unknown, ...parts } = totalCost(rollouts, prices);
   const spent = Object.entries(parts).flatMap(([part, dollars]) => (dollars === 0 ? [] : [`${PARTS[part as keyof typeof parts]} ${formatDollars(dollars)}`]));
-  return `cost: ${formatDollars(total)}${spent.length === 0 ? "" : ` (${spent.join(", ")})`}, ${formatDollars(total / Math.max(1, state.recorded))} a rollout${passed === 0 ? "" : `, ${formatDollars(total / passed)} for each that passed`}${unknown === 0 ? "" : `; without the tokens of ${unknown} rollouts whose agents came to no end`}`;
+  const lost = thrownAway === 0 ? "" : `; of which ${formatDollars(thrownAway)} in ${triesText(tokensUsed(rollouts).thrownAway.tries)}`;
+  return `cost: ${formatDollars(total)}${spent.length === 0 ? "" : ` (${spent.join(", ")}${lost})`}`;
 }
 
 const PARTS = { input: "prompts", cached: "cached prompts", output: "sampled", machine: "machines" } as const;

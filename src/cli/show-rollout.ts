@@ -5,8 +5,10 @@ import { z } from "zod";
 import type { RolloutId, RunId } from "../core/ids.ts";
 import type { MessageRecord } from "../harness/harness.ts";
 import { fromLogEvent, type RunEvent } from "../rollout/events.ts";
+import { costOf } from "../rollout/cost.ts";
 import { rolloutDocument } from "../rollout/report.ts";
 import { readReverifications } from "../rollout/reverify.ts";
+import { readRunConfig } from "../rollout/run-config.ts";
 import { loadRunState } from "../rollout/run-state.ts";
 import { rolloutTokens } from "../rollout/samples/rollout-samples.ts";
 import { spokenMessages } from "../rollout/spoken-messages.ts";
@@ -15,7 +17,7 @@ import { readLog, startOfLog } from "../store/log-reader.ts";
 import type { AppContext } from "./context.ts";
 import { fateOf, lineageLines, lineageOf, openDeliveryLineage } from "./lineage.ts";
 import { formatBytes, formatDuration, note, printJson, printLine, printable, styler } from "./output.ts";
-import { failureText } from "./run-summary.ts";
+import { failureText, spentText, tokenText } from "./run-summary.ts";
 
 /** As the white-box harnesses keep them; what the id of a call is good for, the order says to people. */
 const toolCallsSchema = z.array(z.object({ function: z.object({ name: z.string(), arguments: z.string() }) }));
@@ -38,8 +40,9 @@ export async function showRollout(context: AppContext, home: string, run: RunId,
   const document = rolloutDocument(state);
   const lineage = lineageOf(state, tokens, fateOf(await openDeliveryLineage(home, run), whole, state));
   const again = await readReverifications(directory);
+  const { prices } = await readRunConfig(home, run);
   if (flags.json) {
-    printJson(context, { run, ...document, directory, timeline, verdict, reverified: again, lineage, commands, transcript });
+    printJson(context, { run, ...document, cost: prices === undefined ? null : costOf(state, prices), directory, timeline, verdict, reverified: again, lineage, commands, transcript });
     return;
   }
   const paint = styler(context.process.stdout, context.env);
@@ -48,6 +51,8 @@ export async function showRollout(context: AppContext, home: string, run: RunId,
   printLine(context, `task ${printable(state.task.name)} (${printable(state.task.family)}), attempt ${state.attempt}, harness ${state.harness}, seed ${state.seed}`);
   printLine(context, `outcome ${state.outcome ?? `none yet (${state.phase})`}, reward ${state.reward ?? "none"}${Object.keys(state.rewards).length > 1 ? ` ${printable(JSON.stringify(state.rewards))}` : ""}, stopped: ${state.stopReason ?? "-"}, try ${state.try}`);
   if (state.error !== null) printLine(context, `${paint("red", state.error.code)}: ${failureText(state.error)}`);
+  const used = [tokenText([state]), prices === undefined ? "" : spentText([state], prices)];
+  for (const line of used) if (line !== "") printLine(context, line);
   printLine(context, `files ${directory}`);
 
   title("timeline");

@@ -57,6 +57,25 @@ export interface Call {
   readonly replays: number;
 }
 
+/** What model calls took, as their server counts it. */
+export interface Tokens {
+  readonly promptTokens: number;
+  /** Of these: those that the server says it had cached. */
+  readonly cachedTokens: number;
+  readonly completionTokens: number;
+}
+
+export function tokensOf({ answer, tokens }: Pick<Call, "answer" | "tokens">): Tokens {
+  return { promptTokens: answer?.usage?.promptTokens ?? tokens?.promptIds.length ?? 0, cachedTokens: answer?.usage?.cachedTokens ?? 0, completionTokens: answer?.usage?.completionTokens ?? tokens?.completionIds.length ?? 0 };
+}
+
+/** Both together. */
+export function plusTokens(a: Tokens, b: Tokens): Tokens {
+  return { promptTokens: a.promptTokens + b.promptTokens, cachedTokens: a.cachedTokens + b.cachedTokens, completionTokens: a.completionTokens + b.completionTokens };
+}
+
+export const NO_TOKENS: Tokens = { promptTokens: 0, cachedTokens: 0, completionTokens: 0 };
+
 /** What a log need not store again of a call's prompt: its first `kept` ids are the first of the prompt and completion of call number `call`. */
 export interface PromptReference {
   readonly call: number;

@@ -5,6 +5,7 @@ import type { ErrorCode } from "../core/errors.ts";
 import { MwError, toMwError } from "../core/errors.ts";
 import type { GroupId, RolloutId, RunId, SandboxId } from "../core/ids.ts";
 import type { Outcome, StopReason } from "../core/outcome.ts";
+import type { Tokens } from "../gateway/call.ts";
 import type { EgressRefusal, EgressReport, Isolation } from "../sandbox/sandbox.ts";
 import type { LogEvent } from "../store/event-log.ts";
 import type { Checkpoint } from "./checkpoint/record.ts";
@@ -50,6 +51,9 @@ interface OfRollout {
   readonly try: number;
 }
 
+/** Of a try that ends while its agent is at work: what that has asked for, of which no `rollout_ended` tells. Absent: nothing, nobody knows, or a log of an earlier version. */
+export type Untold = Partial<Tokens>;
+
 export type RunEvent =
   /** First event of the log. */
   | { readonly type: "run_created"; readonly run: RunId }
@@ -64,8 +68,8 @@ export type RunEvent =
   | { readonly type: "plan_completed"; readonly groups: number }
   | ({ readonly type: "rollout_admitted" } & OfRollout)
   | ({ readonly type: "rollout_leased"; readonly sandbox: SandboxId; readonly image: string; readonly isolation: Isolation; readonly network: string; /** Of the network `allowlist`: what is reached to begin with. */ readonly allow?: readonly string[]; /** What the task declares for its agent, where the run has put another in its place. */ readonly networkDeclared?: string } & OfRollout)
-  /** It goes on behind a turn: its own (`parent` null), or that of the rollout that it branches from, of which it has so many calls. */
-  | ({ readonly type: "rollout_restored"; readonly turn: number; readonly parent: RolloutId | null; readonly calls: number; /** An answer that was recorded before the death is carried out without asking again. */ readonly answered: boolean } & OfRollout)
+  /** It goes on behind a turn: its own (`parent` null), or that of the rollout that it branches from, of which it has so many calls. Tokens: of its own earlier tries, what it goes on with. */
+  | ({ readonly type: "rollout_restored"; readonly turn: number; readonly parent: RolloutId | null; readonly calls: number; /** An answer that was recorded before the death is carried out without asking again. */ readonly answered: boolean } & OfRollout & Partial<Tokens>)
   | ({ readonly type: "rollout_prepared" } & OfRollout)
   | ({ readonly type: "rollout_running"; readonly step: string | null; /** Of the network `allowlist`: what is reached from here on. */ readonly allow?: readonly string[] } & OfRollout)
   /** The machine outlived the controller; this one has it now, and goes on with its agent. */
@@ -96,7 +100,7 @@ export type RunEvent =
   | ({ readonly type: "rollout_collected"; readonly step: string | null; readonly artifacts: number; readonly artifactBytes: number; readonly refused: number } & OfRollout)
   | ({ readonly type: "rollout_verified"; readonly step: string | null; readonly status: string; readonly reward: number | null; readonly verifierDigest: string | null; /** What the tests could reach. Absent: what the agent could, or a log of an earlier version. */ readonly network?: string } & OfRollout)
   /** This try is over and does not stand; the rollout waits for the next one. */
-  | ({ readonly type: "rollout_try_failed"; readonly outcome: Outcome; readonly error: Failure; readonly cause: "failure" | "controller_lost" | "interrupted" | /** The next try begins anew. */ "checkpoint_lost" } & OfRollout)
+  | ({ readonly type: "rollout_try_failed"; readonly outcome: Outcome; readonly error: Failure; readonly cause: "failure" | "controller_lost" | "interrupted" | /** The next try begins anew. */ "checkpoint_lost" } & OfRollout & Untold)
   /** Terminal, once per rollout. `reward` is finite, and null unless scored. */
   | ({
       readonly type: "rollout_recorded";
@@ -105,7 +109,7 @@ export type RunEvent =
       readonly rewards: Readonly<Record<string, number>>;
       readonly stopReason: StopReason | null;
       readonly error: Failure | null;
-    } & OfRollout)
+    } & OfRollout & Untold)
   /** The controller stopped before the end, on request or because the host would not let it go on. */
   | { readonly type: "run_interrupted"; readonly reason: string }
   | { readonly type: "run_finished" };

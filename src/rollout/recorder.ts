@@ -19,12 +19,13 @@
 import { mkdir, readdir, rename, rm, writeFile } from "node:fs/promises";
 import { dirname, join } from "node:path";
 import { MwError, messageOf } from "../core/errors.ts";
-import type { Call } from "../gateway/call.ts";
+import { NO_TOKENS, plusTokens, type Call, type Tokens } from "../gateway/call.ts";
 import { CallLog } from "../gateway/log/call-log.ts";
 import { readCalls } from "../gateway/log/read-calls.ts";
 import type { CommandRecord, MessageRecord, Recorder } from "../harness/harness.ts";
 import { AppendFile, cutTornLine } from "../store/append-file.ts";
 import { writeDurably, type Durability } from "../store/durable.ts";
+import { askedIn } from "./asked.ts";
 import { CHECKPOINTED_FILES, type Checkpoint, type CheckpointSource } from "./checkpoint/record.ts";
 import { restoreFiles, type Restored } from "./checkpoint/restore.ts";
 
@@ -32,6 +33,7 @@ export class RolloutRecorder implements Recorder {
   readonly directory: string;
   /** For the gateway to write to. */
   readonly calls: CallLog;
+  readonly #askedBefore: Tokens;
   readonly #durability: Durability;
   readonly #files = new Map<string, AppendFile>();
   #commands: number;
@@ -40,14 +42,14 @@ export class RolloutRecorder implements Recorder {
   /** Makes the directory; what an earlier try left in it moves to `tries/<n>/`. */
   static async open(directory: string, durability: Durability): Promise<RolloutRecorder> {
     await prepare(directory);
-    return new RolloutRecorder(directory, durability, null);
+    return new RolloutRecorder(directory, durability, null, NO_TOKENS);
   }
 
   /** The same for a try that goes on in the middle: what was recorded until the checkpoint is there. Rejects `CheckpointLost`. */
   static async goOn(directory: string, durability: Durability, source: CheckpointSource): Promise<{ readonly recorder: RolloutRecorder; readonly restored: Restored }> {
     await prepare(directory);
     const restored = await restoreFiles(directory, source);
-    const recorder = new RolloutRecorder(directory, durability, source.checkpoint);
+    const recorder = new RolloutRecorder(directory, durability, source.checkpoint, await askedIn(directory, restored.calls));
     if (restored.answered !== null) await recorder.calls.append(restored.answered, null);
     return { recorder, restored };
   }
@@ -59,12 +61,14 @@ export class RolloutRecorder implements Recorder {
       for (const name of CHECKPOINTED_FILES) await cutTornLine(join(directory, name));
       const earlier: Call[] = [];
       for await (const call of readCalls(join(directory, "calls.jsonl"))) earlier.push(call);
-      return { recorder: new RolloutRecorder(directory, durability, { calls: Math.max(0, ...earlier.map(({ number }) => number)), commands: 0 }), earlier };
+      const before = { calls: Math.max(0, ...earlier.map(({ number }) => number)), commands: 0 };
+      return { recorder: new RolloutRecorder(directory, durability, before, await askedIn(directory, earlier)), earlier };
     });
   }
 
-  private constructor(directory: string, durability: Durability, before: Pick<Checkpoint, "calls" | "commands"> | null) {
+  private constructor(directory: string, durability: Durability, before: Pick<Checkpoint, "calls" | "commands"> | null, askedBefore: Tokens) {
     this.directory = directory;
+    this.#askedBefore = askedBefore;
     this.calls = new CallLog({ path: join(directory, "calls.jsonl"), durability, lastNumber: before?.calls ?? 0 });
     this.#commands = before?.commands ?? 0;
     this.#durability = durability;
@@ -73,6 +77,11 @@ export class RolloutRecorder implements Recorder {
   /** Commands until now. */
   get commands(): number {
     return this.#commands;
+  }
+
+  /** What the rollout has asked for by itself until now, as far as it is recorded here. */
+  get asked(): Tokens {
+    return plusTokens(this.#askedBefore, this.calls.tokens);
   }
 
   history(line: string): Promise<void> {

@@ -67,6 +67,8 @@ export interface RolloutDocument extends RolloutLine {
   /** Of these: those that the model server says it had cached. */
   readonly cachedTokens: number;
   readonly completionTokens: number;
+  /** By tries that do not stand, besides what the next one went on with. */
+  readonly thrownAway: RolloutState["thrownAway"];
   readonly modelMs: number;
   readonly toolMs: number;
   /** The rest of the agent's time: neither its model nor its tools were at work. */
@@ -96,6 +98,7 @@ export function rolloutDocument(state: RolloutState): RolloutDocument {
     promptTokens: state.promptTokens,
     cachedTokens: state.cachedTokens,
     completionTokens: state.completionTokens,
+    thrownAway: state.thrownAway,
     modelMs: state.modelMs,
     toolMs: state.toolMs,
     waitMs: Math.max(0, (state.phaseMs.running ?? 0) - state.modelMs - state.toolMs),

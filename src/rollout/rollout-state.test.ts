@@ -109,4 +109,25 @@ describe("the fold of a rollout", () => {
       reward: 1,
     });
   });
+
+  it("adds up what tries took that do not stand, without what the next one went on with", () => {
+    const state = planned();
+    const one = state.rollouts.get(rollout);
+    let at = 0;
+    const event = (type: RolloutEventType, more: object = {}): RunEvent => ({ ...EVENTS[type], ...more }) as RunEvent;
+    const play = (number: number, ...events: readonly RunEvent[]): void => events.forEach((one) => state.apply({ ...one, try: number } as RunEvent, (at += 10)));
+    const toLease = [event("rollout_admitted"), event("rollout_leased")];
+    const toWork = [event("rollout_prepared"), event("rollout_running")];
+    const asked = { promptTokens: 100, cachedTokens: 40, completionTokens: 10 };
+    play(1, ...toLease, ...toWork, event("rollout_try_failed", asked));
+    // Until it is tried again it is the last try.
+    expect(one).toMatchObject({ ...asked, uncounted: false, thrownAway: { tries: 0 } });
+    play(2, ...toLease, event("rollout_restored", { promptTokens: 60, cachedTokens: 40, completionTokens: 6 }), ...toWork, event("rollout_try_failed", { cause: "controller_lost" }));
+    // Of the second nobody knows, and its machine was gone at some time before anybody said so.
+    expect(one).toMatchObject({ promptTokens: 0, uncounted: true, thrownAway: { tries: 1, promptTokens: 40, cachedTokens: 0, completionTokens: 4, machineMs: 30, uncounted: 0 } });
+    play(3, ...toLease, ...toWork, event("rollout_ended", { promptTokens: 7 }), event("rollout_collected"), event("rollout_try_failed", { promptTokens: 1_000 }));
+    play(4, ...toLease, ...toWork, event("rollout_recorded", { outcome: "model_error", reward: null, ...asked }));
+    // What a try used was told when its agent ended.
+    expect(one).toMatchObject({ ...asked, uncounted: false, thrownAway: { tries: 3, promptTokens: 47, machineMs: 30 + 30 + 50, uncounted: 1 } });
+  });
 });

@@ -10,11 +10,21 @@
 import { MwError } from "../core/errors.ts";
 import type { GroupId, RolloutId, SandboxId } from "../core/ids.ts";
 import type { Outcome, StopReason } from "../core/outcome.ts";
+import { NO_TOKENS, plusTokens, type Tokens } from "../gateway/call.ts";
 import type { Checkpoint } from "./checkpoint/record.ts";
-import type { Failure, PlannedRollout, RunEvent, TaskReference } from "./events.ts";
+import type { Failure, PlannedRollout, RunEvent, TaskReference, Untold } from "./events.ts";
 
 export const PHASES = ["planned", "admitted", "leased", "prepared", "running", "ended", "collected", "verified", "recorded"] as const;
 export type Phase = (typeof PHASES)[number];
+
+/** What tries took that do not stand, besides what the next one went on with. */
+export interface ThrownAway extends Tokens {
+  readonly tries: number;
+  /** From the moment on at which there was a machine; of a controller that died, until its last word. */
+  readonly machineMs: number;
+  /** Of those, tries of whose agents nobody knows what they asked for. */
+  readonly uncounted: number;
+}
 
 export interface RolloutState {
   readonly rollout: RolloutId;
@@ -61,6 +71,9 @@ export interface RolloutState {
   promptTokens: number;
   cachedTokens: number;
   completionTokens: number;
+  /** Of the last try's agent, which came to no end, nobody knows what it asked for. */
+  uncounted: boolean;
+  thrownAway: ThrownAway;
   modelMs: number;
   toolMs: number;
   /** Null when it was counted in no try. */
@@ -97,6 +110,8 @@ export const TRANSITIONS: Readonly<Record<RolloutEventType, { readonly from: rea
 
 const NO_CHECKPOINTS: RolloutState["checkpoints"] = { count: 0, ms: 0, stoppedMs: 0, bytes: 0 };
 
+const NOTHING: ThrownAway = { ...NO_TOKENS, tries: 0, machineMs: 0, uncounted: 0 };
+
 export function newRollout(fields: PlannedRollout & Pick<RolloutState, "group" | "task" | "at">): RolloutState {
   // Field by field: a copy by spreading costs thirty times as much, and a run has as many of these as rollouts.
   const { rollout, group, task, attempt, harness, seed, replacement = 0, sampling = {}, deadlineMs = null, branch = null, at } = fields;
@@ -132,6 +147,8 @@ export function newRollout(fields: PlannedRollout & Pick<RolloutState, "group" |
     promptTokens: 0,
     cachedTokens: 0,
     completionTokens: 0,
+    uncounted: false,
+    thrownAway: NOTHING,
     modelMs: 0,
     toolMs: 0,
     cpuMs: null,
@@ -159,15 +176,43 @@ export function applyRolloutEvent(state: RolloutState, event: RolloutEvent, at: 
   checkRolloutEvent(state, event);
   const { to } = TRANSITIONS[event.type];
   const left = state.phase;
-  if (left !== "planned") state.phaseMs[left] = (state.phaseMs[left] ?? 0) + Math.max(0, at - state.at);
+  // A machine ends with its controller, whenever the next one comes.
+  const dead = event.type === "rollout_try_failed" && event.cause === "controller_lost";
+  if (left !== "planned" && !dead) state.phaseMs[left] = (state.phaseMs[left] ?? 0) + Math.max(0, at - state.at);
+  if (left === "running" && (event.type === "rollout_try_failed" || event.type === "rollout_recorded")) countUntold(state, event);
   state.phase = to;
   state.at = at;
   update(state, event, at);
 }
 
+function countUntold(state: RolloutState, { promptTokens, cachedTokens = 0, completionTokens = 0 }: Untold): void {
+  state.uncounted = promptTokens === undefined;
+  state.promptTokens += promptTokens ?? 0;
+  state.cachedTokens += cachedTokens;
+  state.completionTokens += completionTokens;
+}
+
+/** What the last try took, and those before it. */
+function thrownAway(state: RolloutState): ThrownAway {
+  const { tries, machineMs, uncounted } = state.thrownAway;
+  return { ...plusTokens(state.thrownAway, state), tries: tries + 1, machineMs: machineMs + machineMsOf(state), uncounted: uncounted + Number(state.uncounted) };
+}
+
+/** What is gone on with is not thrown away. */
+function goneOnWith({ thrownAway: before }: RolloutState, { promptTokens = 0, cachedTokens = 0, completionTokens = 0 }: Partial<Tokens>): ThrownAway {
+  return { ...before, promptTokens: Math.max(0, before.promptTokens - promptTokens), cachedTokens: Math.max(0, before.cachedTokens - cachedTokens), completionTokens: Math.max(0, before.completionTokens - completionTokens) };
+}
+
+/** Of the last try: from the moment on at which there is a machine. */
+export function machineMsOf({ phaseMs }: Pick<RolloutState, "phaseMs">): number {
+  return Object.entries(phaseMs).reduce((sum, [phase, ms]) => (phase === "admitted" ? sum : sum + ms), 0);
+}
+
 function update(state: RolloutState, event: RolloutEvent, at: number): void {
   switch (event.type) {
     case "rollout_admitted":
+      if (state.try > 0) state.thrownAway = thrownAway(state);
+      state.uncounted = false;
       state.try = event.try;
       state.admittedAt = at;
       state.phaseMs = {};
@@ -188,6 +233,7 @@ function update(state: RolloutState, event: RolloutEvent, at: number): void {
       break;
     case "rollout_restored":
       state.restored = { turn: event.turn, parent: event.parent, calls: event.calls };
+      state.thrownAway = goneOnWith(state, event);
       break;
     case "rollout_checkpointed":
       state.checkpoint = event.checkpoint;

@@ -19,6 +19,7 @@ import type { EventLog } from "../store/event-log.ts";
 import { writeDurably, type Durability } from "../store/durable.ts";
 import { handoverDirectory, rolloutDirectory } from "../store/run-directory.ts";
 import type { Task } from "../task/task.ts";
+import { askedIn, untold } from "./asked.ts";
 import { attribute } from "./attribution.ts";
 import { branchTurn, canBegin, setupSeed, sourceOf } from "./checkpoint/branch.ts";
 import { releaseCheckpoints } from "./checkpoint/sweep.ts";
@@ -140,13 +141,21 @@ export class Rollouts {
   async recover(rollout: RolloutState): Promise<boolean> {
     if (rollout.phase === "planned" || this.survives(rollout)) return true;
     const whyNot = this.#survivors.whyNot(rollout);
+    const asked = await this.#askedByDead(rollout);
     const error: Failure = { code: "sandbox_failed", message: `the controller died while the rollout was ${rollout.phase}${whyNot === null ? "" : `, and it cannot be taken over: ${whyNot}`}`, fix: null };
     if (rollout.vainTries >= LIMITS.controllerLosses) {
-      await this.record(rollout, { outcome: "sandbox_error", reward: null, rewards: {}, stopReason: null, error: new MwError("sandbox_failed", error.message) });
+      await this.record(rollout, { outcome: "sandbox_error", reward: null, rewards: {}, stopReason: null, error: new MwError("sandbox_failed", error.message), ...asked });
       return false;
     }
-    await this.emit({ type: "rollout_try_failed", rollout: rollout.rollout, try: rollout.try, outcome: "sandbox_error", error, cause: "controller_lost" });
+    await this.emit({ type: "rollout_try_failed", rollout: rollout.rollout, try: rollout.try, outcome: "sandbox_error", error, cause: "controller_lost", ...untold(rollout, asked) });
     return true;
+  }
+
+  /** Its calls are in its directory, where that can be read. */
+  async #askedByDead({ rollout, phase }: RolloutState): Promise<Pick<TryResult, "asked">> {
+    const { home, state } = this.#options;
+    if (phase !== "running" || state.run === null) return {};
+    return await askedIn(rolloutDirectory(home, state.run, rollout)).then((asked) => ({ asked }), () => ({}));
   }
 
   /**
@@ -187,7 +196,7 @@ export class Rollouts {
       // Where the try did not come so far that it ended it.
       void survivor?.sandbox.kill().catch(() => undefined);
       if (this.#stopping.signal.aborted && result.outcome !== "scored") {
-        await this.emit({ type: "rollout_try_failed", ...base, outcome: "cancelled", error: toFailure(this.#stopping.signal.reason), cause: "interrupted" });
+        await this.emit({ type: "rollout_try_failed", ...base, outcome: "cancelled", error: toFailure(this.#stopping.signal.reason), cause: "interrupted", ...untold(rollout, result) });
         return;
       }
       if (cancel.aborted && result.outcome !== "scored") {
@@ -196,7 +205,7 @@ export class Rollouts {
       }
       if (result.lost !== undefined) {
         const error = toFailure(result.error);
-        await this.emit({ type: "rollout_try_failed", ...base, outcome: result.outcome, error, cause: result.lost });
+        await this.emit({ type: "rollout_try_failed", ...base, outcome: result.outcome, error, cause: result.lost, ...untold(rollout, result) });
         this.#options.observer.note(`${rollout.rollout} begins ${rollout.checkpoint === null ? "anew" : "again"}: ${error.message}`);
         if (this.#admission.signal.aborted) return;
         continue;
@@ -206,7 +215,7 @@ export class Rollouts {
         await this.record(rollout, result);
         return;
       }
-      await this.emit({ type: "rollout_try_failed", ...base, outcome: result.outcome, error: toFailure(result.error), cause: "failure" });
+      await this.emit({ type: "rollout_try_failed", ...base, outcome: result.outcome, error: toFailure(result.error), cause: "failure", ...untold(rollout, result) });
       await this.#breathe(number, cancel);
       // What is not begun again is a later controller's.
       if (this.#admission.signal.aborted) return;
@@ -258,7 +267,7 @@ export class Rollouts {
     }
     const ending = firstOf(this.#stopping.signal, cancel);
     try {
-      return await runTry(this.#services, {
+      const result = await runTry(this.#services, {
         run,
         rollout: rollout.rollout,
         try: number,
@@ -276,6 +285,7 @@ export class Rollouts {
         emit: (event) => this.emit(event),
         signal: ending.signal,
       });
+      return { ...result, asked: recorder.asked };
     } finally {
       ending.release();
       await recorder.close();
@@ -293,6 +303,7 @@ export class Rollouts {
       rewards: result.rewards,
       stopReason: result.stopReason,
       error: result.error === null ? null : toFailure(result.error),
+      ...untold(rollout, result),
     } as const;
     await this.emit(event);
     // Of a rollout that ends before it goes on in its machine, such as one whose task has changed.
@@ -378,5 +389,5 @@ async function takeUp(directory: string, durability: Durability): ReturnType<typ
 }
 
 export function cancelled(signal: AbortSignal, result: TryResult | null): TryResult {
-  return { outcome: "cancelled", reward: null, rewards: {}, stopReason: result?.stopReason ?? null, error: signal.reason instanceof MwError ? signal.reason : new MwError("cancelled", "cancelled on request") };
+  return { outcome: "cancelled", reward: null, rewards: {}, stopReason: result?.stopReason ?? null, error: signal.reason instanceof MwError ? signal.reason : new MwError("cancelled", "cancelled on request"), ...(result?.asked === undefined ? {} : { asked: result.asked }) };
 }

@@ -62,6 +62,37 @@ describe("mw run with a model", () => {
     expect(await leftoversAfter(home)).toEqual([]);
   });
 
+  it("counts what was asked in a try that is thrown away, and says how much that is", async () => {
+    const task = writeTask(join(place, "twice"), { name: "test/twice" });
+    let broken = true;
+    const engine = await startEngine(({ body, turn }) => {
+      if (!("tools" in body)) return { content: "x" };
+      if (turn === 0) return { content: null, calls: [{ command: "mkdir -p /work; echo hello > /work/out" }] };
+      if (!broken) return { content: "done" };
+      broken = false;
+      return { status: 400, raw: JSON.stringify({ error: { message: "no such adapter", type: "invalid_request_error" } }) };
+    });
+    try {
+      const { stdout } = await mw(["run", task, "--harness", "bash", "--upstream", engine.url, "--model", "m", "--price", "input=100,output=400", "--json", "--quiet"], { env: { MW_HOME: home } });
+      const { run, rollouts } = JSON.parse(stdout) as { run: string; rollouts: { rollout: string; reward: number; tries: number }[] };
+      expect(rollouts).toMatchObject([{ reward: 1, tries: 2 }]);
+      const [first, ...others] = engine.samples.slice(-3);
+      const tokens = (samples: typeof others): { promptTokens: number; completionTokens: number } => ({ promptTokens: samples.reduce((sum, { promptIds }) => sum + promptIds.length, 0), completionTokens: samples.reduce((sum, { completionIds }) => sum + completionIds.length, 0) });
+      const [lost, kept] = [tokens(first === undefined ? [] : [first]), tokens(others)];
+      const dollars = ({ promptTokens, completionTokens }: typeof lost): number => (promptTokens * 100 + completionTokens * 400) / 1e6;
+      const shown = JSON.parse((await mw(["show", run, "--json"], { env: { MW_HOME: home } })).stdout) as { tokens: unknown; cost: unknown };
+      expect(shown.tokens).toMatchObject({ promptTokens: lost.promptTokens + kept.promptTokens, completionTokens: lost.completionTokens + kept.completionTokens, thrownAway: { ...lost, tries: 1, uncounted: 0 } });
+      expect(shown.cost).toMatchObject({ total: expect.closeTo(dollars(lost) + dollars(kept), 9) as number, thrownAway: expect.closeTo(dollars(lost), 9) as number, unknown: 0 });
+      for (const name of [run, rollouts[0]?.rollout ?? ""]) {
+        const text = (await mw(["show", name], { env: { MW_HOME: home } })).stdout;
+        expect(text).toContain(` sampled; of which ${lost.promptTokens.toLocaleString("en")} and ${lost.completionTokens} in 1 try that was thrown away\n`);
+        expect(text).toMatch(/^cost: \$[\d.]+ \(prompts .*; of which \$[\d.]+ in 1 try that was thrown away\)/m);
+      }
+    } finally {
+      await engine.close();
+    }
+  });
+
   it("begins again, when asked to, what ended for the model server's sake, and says why a run has no samples", async () => {
     const task = writeTask(join(place, "again"), { name: "test/again" });
     let broken = true;

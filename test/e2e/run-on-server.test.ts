@@ -158,6 +158,7 @@ describe("a run on a server", () => {
       const running = mw(args, { env });
       await expect.poll(() => attempt(() => recordedIn(files).length === 1 && files.events.filter(({ type }) => type === "rollout_restored").length === 1 && files.events.at(-1)?.["type"] === "rollout_checkpointed"), { timeout: 120_000 }).toBe(true);
       await server.stop("SIGKILL");
+      const unanswered = engine.requests.at(-1)?.promptIds.length ?? 0;
       const finished = recordedIn(files);
       expect(await leftoversAfter(home, (of) => machines(of).filter((text) => !text.startsWith("gateway socket")))).toEqual([]);
       held = false;
@@ -173,6 +174,10 @@ describe("a run on a server", () => {
       expect(recordedIn(files)).toHaveLength(3);
       // The one in the middle went on from its own checkpoint, behind its second turn.
       expect(files.events.filter(({ type }) => type === "rollout_restored").map(({ turn, parent }) => [turn, parent === null])).toEqual([[1, false], [2, true], [1, false]]);
+      // What was answered once is paid for once, whoever goes on with it.
+      const asked = engine.requests.flatMap(({ body, promptIds }) => ("tools" in body ? [promptIds.length] : []));
+      const { tokens } = JSON.parse((await mw(["show", files.run, "--json"], { env: { MW_HOME: home } })).stdout) as { tokens: unknown };
+      expect(tokens).toMatchObject({ promptTokens: asked.reduce((sum, length) => sum + length, 0) - unanswered, thrownAway: { tries: 1, promptTokens: 0, completionTokens: 0, uncounted: 0 } });
       expect(files.snapshots).toEqual([]);
     } finally {
       await engine.close();

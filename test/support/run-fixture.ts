@@ -108,6 +108,9 @@ export function end(rollout: RolloutId, tryNumber: number, reward: number, rando
   ];
 }
 
+/** By agents that come to no end. */
+const ASKED = { promptTokens: 900, cachedTokens: 400, completionTokens: 70 } as const;
+
 function emitWhole(emit: (event: RunEvent, at: number) => void, rollout: RolloutId, at: number, { random, pass }: { readonly random: () => number; readonly pass: boolean; readonly attempt: number }): void {
   let now = at;
   let tryNumber = 1;
@@ -115,7 +118,7 @@ function emitWhole(emit: (event: RunEvent, at: number) => void, rollout: Rollout
   const luck = random();
   if (luck < 0.02) {
     for (const event of begin(rollout, 1)) step(event, 200);
-    step({ type: "rollout_try_failed", rollout, try: 1, outcome: "sandbox_error", error: { code: "sandbox_failed", message: "the machine died while the agent worked", fix: "look at the host's log" }, cause: "failure" }, 4_000);
+    step({ type: "rollout_try_failed", rollout, try: 1, outcome: "sandbox_error", error: { code: "sandbox_failed", message: "the machine died while the agent worked", fix: "look at the host's log" }, cause: "failure", ...ASKED }, 4_000);
     tryNumber = 2;
   }
   for (const event of begin(rollout, tryNumber)) step(event, 300);
@@ -127,7 +130,7 @@ function emitWhole(emit: (event: RunEvent, at: number) => void, rollout: Rollout
     return;
   }
   const [outcome, code, message] = failed;
-  step({ type: "rollout_recorded", rollout, try: tryNumber, outcome, reward: null, rewards: {}, stopReason: null, error: { code: code as never, message, fix: "see docs" } }, 9_000);
+  step({ type: "rollout_recorded", rollout, try: tryNumber, outcome, reward: null, rewards: {}, stopReason: null, error: { code: code as never, message, fix: "see docs" }, ...ASKED }, 9_000);
 }
 
 function baseConfig(run: RunId, at: number, attempts: number, harnesses: readonly string[]): RunConfig {

@@ -55,7 +55,7 @@ export function RolloutPage({ rollout, view }: { readonly rollout: string; reado
             {row.stopReason !== null && <span>stopped: <b>{row.stopReason.replaceAll("_", " ")}</b></span>}
             <span>{row.turns} turns</span>
             <span>{count(row.completionTokens)} tokens sampled</span>
-            {row.dollars !== null && <span>{dollars(row.dollars)}</span>}
+            {row.dollars !== null && <span>{dollars(row.dollars)}{row.thrownAway.dollars !== null && row.thrownAway.dollars > 0 && <span className="faint"> of which {dollars(row.thrownAway.dollars)} in tries that were thrown away</span>}</span>}
             {row.seconds > 0 && <span>{duration(row.seconds * 1000)}</span>}
             <span>{moment(row.admittedAt)}</span>
             {row.tries > 1 && <span className="warntext">try {row.tries}</span>}

@@ -137,16 +137,17 @@ function Cost({ report }: { readonly report: RunReport }): ReactNode {
   const { cost, counts } = report;
   const each = Math.max(1, counts.recorded);
   const agent = cost.modelMs + cost.toolMs + cost.waitMs;
+  const { thrownAway: lost } = cost;
   const share = (ms: number): string => `${(100 * ms) / Math.max(1, agent)}%`;
   const parts = [["model", cost.modelMs, "var(--model)"], ["tools", cost.toolMs, "var(--tool)"], ["neither", cost.waitMs, "var(--wait)"]] as const;
   return (
     <Card title="Cost" actions={<span className="faint" style={{ fontSize: 12 }}>of what has ended</span>}>
       <dl className="facts">
         {cost.dollars !== null && counts.recorded > 0 && <Money cost={cost.dollars} report={report} />}
-        <dt>Tokens in prompts</dt><dd>{count(cost.promptTokens)} <span className="faint">· {count(Math.round(cost.promptTokens / each))} a rollout{cost.cachedTokens > 0 && ` · ${percent(cost.cachedTokens / cost.promptTokens)} cached`}</span></dd>
-        <dt>Tokens sampled</dt><dd>{count(cost.completionTokens)} <span className="faint">· {count(Math.round(cost.completionTokens / each))} a rollout</span></dd>
+        <dt>Tokens in prompts</dt><dd>{count(cost.promptTokens)} <span className="faint">· {count(Math.round(cost.promptTokens / each))} a rollout{cost.cachedTokens > 0 && ` · ${percent(cost.cachedTokens / cost.promptTokens)} cached`}</span><Lost part={lost.promptTokens} text={count(lost.promptTokens)} /></dd>
+        <dt>Tokens sampled</dt><dd>{count(cost.completionTokens)} <span className="faint">· {count(Math.round(cost.completionTokens / each))} a rollout</span><Lost part={lost.completionTokens} text={count(lost.completionTokens)} /></dd>
         <dt>Turns</dt><dd>{count(cost.turns)} <span className="faint">· {(cost.turns / each).toFixed(1)} a rollout</span></dd>
-        <dt>Machine time</dt><dd>{duration(cost.machineMs)} <span className="faint">· {duration(cost.machineMs / each)} a rollout</span></dd>
+        <dt>Machine time</dt><dd>{duration(cost.machineMs)} <span className="faint">· {duration(cost.machineMs / each)} a rollout</span><Lost part={lost.machineMs} text={duration(lost.machineMs)} /></dd>
         {cost.cpuMs !== null && <><dt>CPU time</dt><dd>{duration(cost.cpuMs)} <span className="faint">· {percent(cost.cpuMs / Math.max(1, cost.machineMs))} of machine time</span></dd></>}
         {cost.frozenMs > 0 && <><dt>Frozen while thinking</dt><dd>{duration(cost.frozenMs)}</dd></>}
       </dl>
@@ -162,13 +163,18 @@ function Cost({ report }: { readonly report: RunReport }): ReactNode {
   );
 }
 
+/** What is paid for, and stands for nothing. */
+function Lost({ part, text }: { readonly part: number; readonly text: string }): ReactNode {
+  return part > 0 && <span className="warntext"> of which {text} in tries that were thrown away</span>;
+}
+
 const PARTS = [["input", "prompts"], ["cached", "cached prompts"], ["output", "sampled"], ["machine", "machines"]] as const;
 
 function Money({ cost, report: { counts, passed } }: { readonly cost: NonNullable<RunReport["cost"]["dollars"]>; readonly report: RunReport }): ReactNode {
   const solved = passed === null ? 0 : Math.round(passed.estimate * counts.scored);
   return (
     <>
-      <dt>Money</dt><dd><b>{dollars(cost.total)}</b> <span className="faint">· {dollars(cost.total / counts.recorded)} a rollout{solved > 0 && ` · ${dollars(cost.total / solved)} for each that passed`}</span></dd>
+      <dt>Money</dt><dd><b>{dollars(cost.total)}</b> <span className="faint">· {dollars(cost.total / counts.recorded)} a rollout{solved > 0 && ` · ${dollars(cost.total / solved)} for each that passed`}</span><Lost part={cost.thrownAway} text={dollars(cost.thrownAway)} /></dd>
       <dt>of that</dt><dd>{PARTS.filter(([part]) => cost[part] > 0).map(([part, name]) => `${name} ${dollars(cost[part])}`).join(" · ") || "nothing"}{cost.unknown > 0 && <span className="warntext"> without the tokens of {cost.unknown.toLocaleString("en")} whose agents came to no end</span>}</dd>
     </>
   );

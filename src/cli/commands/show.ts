@@ -7,7 +7,7 @@ import { isId, type RunId } from "../../core/ids.ts";
 import type { Builder } from "../../gateway/samples/sample.ts";
 import { findRollout, findRun, rolloutDirectory } from "../../store/run-directory.ts";
 import { runDocument } from "../../rollout/report.ts";
-import { totalCost } from "../../rollout/cost.ts";
+import { tokensUsed, totalCost } from "../../rollout/cost.ts";
 import { readRunConfig } from "../../rollout/run-config.ts";
 import { loadRunState } from "../../rollout/run-state.ts";
 import { loadConfig } from "../config.ts";
@@ -84,7 +84,7 @@ export async function show(this: AppContext, flags: ShowFlags, name: string): Pr
   const { prices } = await readRunConfig(home, run);
   const times = phaseTimes(state.rollouts.values(), prices);
   if (flags.json) {
-    printJson(this, { ...runDocument(state), run, statistics: statisticsOf(state, prices), harnesses: byHarness(state, prices), phases: times, cost: prices === undefined ? null : { prices, ...totalCost(state.rollouts.values(), prices) } });
+    printJson(this, { ...runDocument(state), run, statistics: statisticsOf(state, prices), harnesses: byHarness(state, prices), phases: times, tokens: tokensUsed(state.rollouts.values()), cost: prices === undefined ? null : { prices, ...totalCost(state.rollouts.values(), prices) } });
     return;
   }
   const paint = styler(this.process.stdout, this.env);

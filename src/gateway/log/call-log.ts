@@ -6,7 +6,7 @@
 import { toMwError, type MwError } from "../../core/errors.ts";
 import { LIMITS } from "../../core/limits.ts";
 import { AppendFile, type AppendFileOptions } from "../../store/append-file.ts";
-import type { Call, CallSink, PromptReference } from "../call.ts";
+import { NO_TOKENS, plusTokens, tokensOf, type Call, type CallSink, type PromptReference, type Tokens } from "../call.ts";
 import { CallEncoder } from "./call-format.ts";
 
 export class CallLog implements CallSink {
@@ -18,6 +18,8 @@ export class CallLog implements CallSink {
   lastNumber: number;
   /** Of the policy that sampled the last answer; null where nobody says. */
   lastVersion: string | null = null;
+  /** What the calls that were appended here took. */
+  tokens: Tokens = NO_TOKENS;
 
   /** The file appears with the first call. `lastNumber`: of the calls that are in it already. */
   constructor({ lastNumber = 0, ...options }: Omit<AppendFileOptions, "onLost" | "queueBytes"> & { readonly lastNumber?: number }) {
@@ -33,6 +35,7 @@ export class CallLog implements CallSink {
   append(call: Call, prompt: PromptReference | null): Promise<void> {
     this.lastNumber = Math.max(this.lastNumber, call.number);
     this.lastVersion = call.tokens?.versions.at(-1)?.[0] ?? this.lastVersion;
+    this.tokens = plusTokens(this.tokens, tokensOf(call));
     return this.#write(() => this.#encoder.encode(call, prompt));
   }
 

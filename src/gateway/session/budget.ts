@@ -2,7 +2,7 @@
 import { LIMITS } from "../../core/limits.ts";
 import type { Runtime } from "../../core/runtime.ts";
 import { GatewayFailure, messageForRecord, type FailureKind } from "../failure.ts";
-import type { Call, CallStatus } from "../call.ts";
+import { tokensOf, type Call, type CallStatus } from "../call.ts";
 import type { SessionBudgets, SessionTotals } from "../session.ts";
 
 /** Not the harness's doing: they cost it nothing of its budget of calls, and say why it failed. */
@@ -71,12 +71,14 @@ export class Budget {
   }
 
   /** A call of an earlier session counts as if it had been one of this. */
-  carry({ status, failure, answer, tokens }: Call): void {
+  carry(call: Call): void {
+    const { status, failure } = call;
     this.#counts[status]++;
     if (failure !== null && NOT_ITS_DOING.has(failure.kind)) this.#spared++;
-    this.#promptTokens += answer?.usage?.promptTokens ?? tokens?.promptIds.length ?? 0;
-    this.#cachedTokens += answer?.usage?.cachedTokens ?? 0;
-    this.#completionTokens += answer?.usage?.completionTokens ?? tokens?.completionIds.length ?? 0;
+    const { promptTokens, cachedTokens, completionTokens } = tokensOf(call);
+    this.#promptTokens += promptTokens;
+    this.#cachedTokens += cachedTokens;
+    this.#completionTokens += completionTokens;
   }
 
   /** The calls of a session that this one goes on with without its harness knowing. */

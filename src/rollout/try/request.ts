@@ -8,7 +8,7 @@ import type { LayerMount, SandboxBackend } from "../../sandbox/sandbox.ts";
 import type { NetworkOverride } from "../../task/network.ts";
 import type { Task } from "../../task/task.ts";
 import type { Verifier } from "../../task/verify/verify.ts";
-import type { Call } from "../../gateway/call.ts";
+import type { Call, Tokens } from "../../gateway/call.ts";
 import type { Restored } from "../checkpoint/restore.ts";
 import type { RunEvent } from "../events.ts";
 import type { ModelAccess } from "../model-access.ts";
@@ -69,6 +69,8 @@ export interface TryResult {
   readonly rewards: Readonly<Record<string, number>>;
   readonly stopReason: StopReason | null;
   readonly error: MwError | null;
+  /** What the rollout has asked for by itself until now; absent for a try that did not come to that. */
+  readonly asked?: Tokens;
   /** What it was to go on with is no good, a checkpoint or a living machine: that costs no try of the rule's. */
   readonly lost?: "checkpoint_lost" | "controller_lost";
 }

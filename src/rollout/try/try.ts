@@ -118,7 +118,7 @@ class Try {
     await this.#emit({ type: "rollout_leased", sandbox: sandbox.id, image: root.digest, isolation: sandbox.isolation, ...networkFacts(sandbox, this.#request.task, this.#services.networkOverride) });
     this.phase = "prepare";
     if (restored === null) await prepareMachine(this.#services, this.#request, sandbox, root);
-    else await this.#emit({ type: "rollout_restored", turn: restored.checkpoint.turn, parent: restored.parent, calls: restored.checkpoint.calls, answered: restored.answered !== null });
+    else await this.#emit({ type: "rollout_restored", turn: restored.checkpoint.turn, parent: restored.parent, calls: restored.checkpoint.calls, answered: restored.answered !== null, ...this.#request.recorder.asked });
     await this.#emit({ type: "rollout_prepared" });
     return sandbox;
   }

@@ -1,6 +1,6 @@
 /** One run on one page: what it came to so far, what it costs, what is under way and what went wrong. */
 import { OUTCOMES, type Outcome } from "../../core/outcome.ts";
-import { totalCost, type Prices } from "../../rollout/cost.ts";
+import { tokensUsed, totalCost, type Prices } from "../../rollout/cost.ts";
 import { phaseTimes, PHASE_LABELS } from "../../rollout/run-statistics.ts";
 import type { GroupState } from "../../rollout/run-state.ts";
 import { secondsOf, type RolloutState } from "../../rollout/rollout-state.ts";
@@ -84,11 +84,9 @@ function gradientOf(groups: readonly GroupState[]): RunReport["gradient"] {
 }
 
 function usageOf(recorded: readonly RolloutState[], prices: Prices | undefined): RunReport["cost"] {
-  const cost = { promptTokens: 0, cachedTokens: 0, completionTokens: 0, turns: 0, machineMs: 0, cpuMs: null as number | null, modelMs: 0, toolMs: 0, waitMs: 0, frozenMs: 0 };
+  const used = tokensUsed(recorded);
+  const cost = { ...used, turns: 0, machineMs: used.thrownAway.machineMs, cpuMs: null as number | null, modelMs: 0, toolMs: 0, waitMs: 0, frozenMs: 0 };
   for (const rollout of recorded) {
-    cost.promptTokens += rollout.promptTokens;
-    cost.cachedTokens += rollout.cachedTokens;
-    cost.completionTokens += rollout.completionTokens;
     cost.turns += rollout.turns;
     cost.machineMs += Math.max(0, secondsOf(rollout) * 1000 - (rollout.phaseMs.admitted ?? 0));
     if (rollout.cpuMs !== null) cost.cpuMs = (cost.cpuMs ?? 0) + rollout.cpuMs;

@@ -1,5 +1,5 @@
 /** Runs, groups and rollouts as rows of lists: folded states in, documents out. */
-import { costOf, hasUsage, totalCost, type Prices } from "../../rollout/cost.ts";
+import { costOf, totalCost, type Prices } from "../../rollout/cost.ts";
 import { PASS_REWARD, wilson } from "../../rollout/statistics.ts";
 import type { GroupState } from "../../rollout/run-state.ts";
 import { secondsOf, type RolloutState } from "../../rollout/rollout-state.ts";
@@ -65,6 +65,7 @@ export function rewardTally(rollouts: Iterable<RolloutState>): RewardTally {
 
 export function rolloutRow(state: RolloutState, marks: Marks, prices: Prices | undefined): RolloutRow {
   const mark = marks.get(state.rollout);
+  const cost = prices === undefined || state.phase !== "recorded" || state.uncounted ? null : costOf(state, prices);
   return {
     rollout: state.rollout,
     group: state.group,
@@ -82,7 +83,8 @@ export function rolloutRow(state: RolloutState, marks: Marks, prices: Prices | u
     promptTokens: state.promptTokens,
     cachedTokens: state.cachedTokens,
     completionTokens: state.completionTokens,
-    dollars: prices === undefined || state.phase !== "recorded" || !hasUsage(state) ? null : costOf(state, prices).total,
+    dollars: cost?.total ?? null,
+    thrownAway: { ...state.thrownAway, dollars: cost?.thrownAway ?? null },
     admittedAt: state.admittedAt,
     at: state.at,
     error: state.error,

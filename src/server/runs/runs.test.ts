@@ -6,7 +6,7 @@ import { afterAll, beforeAll, describe, expect, it } from "vitest";
 import { writeLongRollout } from "../../../test/support/dashboard/long-rollout.ts";
 import { end, writeRun, type RunFixture } from "../../../test/support/run-fixture.ts";
 import { systemRuntime } from "../../core/runtime.ts";
-import { rolloutDirectory } from "../../store/run-directory.ts";
+import { rolloutDirectory, runDirectory } from "../../store/run-directory.ts";
 import { openReader, type Reader } from "../reader.ts";
 import { runsDocument } from "./routes.ts";
 import { conversationSchema, rolloutReportSchema } from "./contract/rollout.ts";
@@ -76,6 +76,22 @@ describe("runs", () => {
     expect(passed + unsolved).toBe(scored.length);
     const csv = (await (await get(`/v1/runs/${run}/export?outcome=passed`)).text()).trim().split("\r\n");
     expect(csv.length).toBe(passed + 1);
+  });
+
+  it("say what they cost in all tries, and of that what was thrown away", async () => {
+    const prices = { input: 2, cached: 1, output: 8, machine: 0.5 };
+    const priced = await writeRun({ home, tasks: 40, attempts: 8, seed: "priced", config: { prices } });
+    await priced.close();
+    const { cost } = runReportSchema.parse(await json(`/v1/runs/${priced.run}`));
+    const { rollouts } = rolloutsPageSchema.parse(await json(`/v1/runs/${priced.run}/rollouts?limit=1000`));
+    const twice = rollouts.filter(({ tries }) => tries > 1);
+    expect(twice.length).toBeGreaterThan(0);
+    for (const { tries, thrownAway } of twice) expect(thrownAway).toMatchObject({ tries: tries - 1, promptTokens: 900, cachedTokens: 400, completionTokens: 70, uncounted: 0 });
+    expect(cost.thrownAway).toMatchObject({ tries: twice.length, promptTokens: 900 * twice.length, completionTokens: 70 * twice.length, uncounted: 0 });
+    const sum = (values: readonly (number | null)[]): number => values.reduce((total: number, value) => total + (value ?? Number.NaN), 0);
+    expect(cost.promptTokens).toBe(sum(rollouts.map((one) => one.promptTokens + one.thrownAway.promptTokens)));
+    expect(cost.dollars).toMatchObject({ total: expect.closeTo(sum(rollouts.map((one) => one.dollars)), 9) as number, thrownAway: expect.closeTo(sum(rollouts.map((one) => one.thrownAway.dollars)), 9) as number, unknown: 0 });
+    rmSync(runDirectory(home, priced.run), { recursive: true });
   });
 
   it("refuses what it does not understand, and says so by field", async () => {

@@ -16,6 +16,9 @@ export const RUN_STATUSES = ["running", "finished", "interrupted", "killed", "da
 export const runStatusSchema = z.enum(RUN_STATUSES);
 export type RunStatus = z.infer<typeof runStatusSchema>;
 
+/** What tries took that do not stand, besides what the next one went on with. `uncounted`: of those, tries of which nobody knows what their agents asked for. */
+export const thrownAwaySchema = z.object({ tries: count, promptTokens: count, cachedTokens: count, completionTokens: count, machineMs: z.number(), uncounted: count });
+
 export const intervalSchema = z.object({ estimate: z.number(), low: z.number(), high: z.number() });
 export type IntervalView = z.infer<typeof intervalSchema>;
 

@@ -1,6 +1,6 @@
 /** Groups and rollouts of a run, in lists and side by side. */
 import { z } from "zod";
-import { count, nullableText, failureSchema } from "./common.ts";
+import { count, nullableText, failureSchema, thrownAwaySchema } from "./common.ts";
 import { MARKS } from "./marks.ts";
 
 export const groupRowSchema = z.object({
@@ -42,12 +42,14 @@ export const rolloutRowSchema = z.object({
   stopReason: nullableText,
   seconds: z.number(),
   tries: count,
+  /** As the tokens, of the last try. */
   turns: count,
   promptTokens: count,
   cachedTokens: count,
   completionTokens: count,
-  /** Null where the run was given no prices, it has not ended, or its agent came to no end, so that nobody knows. */
+  /** Of all tries. Null where the run was given no prices, it has not ended, or its agent came to no end in a log that does not say what it asked for. */
   dollars: z.number().nullable(),
+  thrownAway: thrownAwaySchema.extend({ dollars: z.number().nullable() }),
   admittedAt: z.number().nullable(),
   at: z.number(),
   error: failureSchema.nullable(),

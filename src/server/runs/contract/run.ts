@@ -1,7 +1,7 @@
 /** Runs: a row of their list, one run on one page, its statistics. */
 import { z } from "zod";
 import { pricesSchema } from "../../../rollout/cost.ts";
-import { count, nullableText, counts, failureSchema, intervalSchema, runStatusSchema } from "./common.ts";
+import { count, nullableText, counts, failureSchema, intervalSchema, runStatusSchema, thrownAwaySchema } from "./common.ts";
 
 export const runRowSchema = z.object({
   run: z.string(),
@@ -45,7 +45,7 @@ export const activeRolloutSchema = z.object({ rollout: z.string(), task: z.strin
 export type ActiveRollout = z.infer<typeof activeRolloutSchema>;
 
 /** In dollars, by what was paid for. */
-const costSchema = z.object({ total: z.number(), input: z.number(), cached: z.number(), output: z.number(), machine: z.number(), /** Rollouts whose tokens nobody counted: their agents came to no end. */ unknown: count });
+const costSchema = z.object({ total: z.number(), input: z.number(), cached: z.number(), output: z.number(), machine: z.number(), /** Of the total: in tries that do not stand. */ thrownAway: z.number(), /** Rollouts not all of whose tokens are known: an agent came to no end in a log that does not say what it asked for. */ unknown: count });
 
 export const runReportSchema = z.object({
   run: z.string(),
@@ -68,8 +68,8 @@ export const runReportSchema = z.object({
   /** Groups that are over, by what a group-relative gradient makes of them: `useful`, or none because `all_passed`, `none_passed`, `alike` (rewards between) or `too_few` were scored. */
   gradient: z.object({ useful: count, all_passed: count, none_passed: count, alike: count, too_few: count }),
   stops: counts,
-  /** Sums over recorded rollouts. */
-  cost: z.object({ promptTokens: count, cachedTokens: count, completionTokens: count, turns: count, machineMs: z.number(), cpuMs: z.number().nullable(), modelMs: z.number(), toolMs: z.number(), waitMs: z.number(), frozenMs: z.number(), /** Null where the run was given no prices. */ dollars: costSchema.nullable() }),
+  /** Sums over recorded rollouts: of tokens, machines and money over all their tries, of the rest over the last ones. */
+  cost: z.object({ promptTokens: count, cachedTokens: count, completionTokens: count, turns: count, machineMs: z.number(), cpuMs: z.number().nullable(), modelMs: z.number(), toolMs: z.number(), waitMs: z.number(), frozenMs: z.number(), thrownAway: thrownAwaySchema, /** Null where the run was given no prices. */ dollars: costSchema.nullable() }),
   phases: z.array(z.object({ phase: z.string(), label: z.string(), count, totalMs: z.number(), medianMs: z.number(), maximumMs: z.number(), dollars: z.number().nullable() })),
   series: z.array(seriesPointSchema),
   active: z.array(activeRolloutSchema),
