@@ -9,10 +9,8 @@ const price = z.number().min(0);
 export const pricesSchema = z.strictObject({ input: price, cached: price, output: price, machine: price });
 export type Prices = Readonly<z.infer<typeof pricesSchema>>;
 
-const PARTS = ["input", "cached", "output", "machine"] as const;
-
 /** In dollars, by what was paid for: `input` are tokens in prompts that were not cached. */
-type Parts = Readonly<Record<(typeof PARTS)[number], number>>;
+type Parts = Readonly<Record<"input" | "cached" | "output" | "machine", number>>;
 
 export interface Cost extends Parts {
   readonly total: number;
@@ -27,54 +25,46 @@ type Used = Pick<RolloutState, keyof Tokens | "phaseMs" | "uncounted" | "thrownA
 
 /** Of all tries of a rollout. */
 export function costOf(rollout: Used, prices: Prices): Cost {
-  const last = partsOf({ ...tokensOfLast(rollout), machineMs: machineMsOf(rollout) }, prices);
-  const before = partsOf(rollout.thrownAway, prices);
-  const sum = { total: 0, thrownAway: 0, input: 0, cached: 0, output: 0, machine: 0 };
-  for (const part of PARTS) {
-    sum[part] = last[part] + before[part];
-    sum.total += sum[part];
-    sum.thrownAway += before[part];
-  }
-  return sum;
+  const { unknown: _unknown, ...cost } = totalCost([rollout], prices);
+  return cost;
 }
 
 /** `unknown`: rollouts of which only the time of the machine is in it, for one of their tries: its agent came to no end, and the log does not say what it asked for. */
 export function totalCost(rollouts: Iterable<Used>, prices: Prices): Cost & { readonly unknown: number } {
-  const sum = { total: 0, thrownAway: 0, input: 0, cached: 0, output: 0, machine: 0, unknown: 0 };
-  for (const rollout of rollouts) {
-    const cost = costOf(rollout, prices);
-    if (rollout.uncounted || rollout.thrownAway.uncounted > 0) sum.unknown++;
-    for (const part of ["total", "thrownAway", ...PARTS] as const) sum[part] += cost[part];
-  }
-  return sum;
+  const { unknown, thrownAway, ...used } = usageOf(rollouts);
+  const parts = partsOf(used, prices);
+  return { total: sumOf(parts), thrownAway: sumOf(partsOf(thrownAway, prices)), ...parts, unknown };
 }
 
 /** In dollars, of the last try. Tokens are paid for while the agent works, the machine in every phase in which there is one. */
 export function costOfPhase(phase: Phase, rollout: Used, prices: Prices): number {
   if (phase === "admitted") return 0;
-  const { input, cached, output, machine } = partsOf({ ...(phase === "running" ? tokensOfLast(rollout) : NO_TOKENS), machineMs: rollout.phaseMs[phase] ?? 0 }, prices);
-  return input + cached + output + machine;
+  const { promptTokens, cachedTokens, completionTokens } = phase === "running" ? rollout : NO_TOKENS;
+  return sumOf(partsOf({ promptTokens, cachedTokens, completionTokens, machineMs: rollout.phaseMs[phase] ?? 0 }, prices));
 }
 
 /** Of all tries, and of that what is thrown away. */
 export function tokensUsed(rollouts: Iterable<Used>): Tokens & { readonly thrownAway: ThrownAway } {
-  let [all, thrown, tries, machineMs, uncounted] = [NO_TOKENS, NO_TOKENS, 0, 0, 0];
-  for (const rollout of rollouts) {
-    const { thrownAway } = rollout;
-    all = plusTokens(all, rollout);
-    if (thrownAway.tries === 0) continue;
-    all = plusTokens(all, thrownAway);
-    thrown = plusTokens(thrown, thrownAway);
-    tries += thrownAway.tries;
-    machineMs += thrownAway.machineMs;
-    uncounted += thrownAway.uncounted;
-  }
-  return { ...all, thrownAway: { ...thrown, tries, machineMs, uncounted } };
+  const { unknown: _unknown, machineMs: _machineMs, ...tokens } = usageOf(rollouts);
+  return tokens;
 }
 
-function tokensOfLast({ promptTokens, cachedTokens, completionTokens }: Used): Tokens {
-  return { promptTokens, cachedTokens, completionTokens };
+/** Of all tries. Number by number: a list of runs asks it of each of their rollouts. */
+function usageOf(rollouts: Iterable<Used>): Tokens & { readonly machineMs: number; readonly thrownAway: ThrownAway; readonly unknown: number } {
+  const last = { promptTokens: 0, cachedTokens: 0, completionTokens: 0, machineMs: 0 };
+  const before = { ...last, tries: 0, uncounted: 0 };
+  let unknown = 0;
+  for (const rollout of rollouts) {
+    const { thrownAway } = rollout;
+    if (rollout.uncounted || thrownAway.uncounted > 0) unknown++;
+    last.machineMs += machineMsOf(rollout);
+    for (const name of TOKENS) last[name] += rollout[name];
+    if (thrownAway.tries > 0) for (const name of [...TOKENS, "machineMs", "tries", "uncounted"] as const) before[name] += thrownAway[name];
+  }
+  return { ...plusTokens(last, before), machineMs: last.machineMs + before.machineMs, thrownAway: before, unknown };
 }
+
+const TOKENS = ["promptTokens", "cachedTokens", "completionTokens"] as const;
 
 function partsOf({ promptTokens, cachedTokens, completionTokens, machineMs }: Tokens & { readonly machineMs: number }, prices: Prices): Parts {
   return {
@@ -83,4 +73,8 @@ function partsOf({ promptTokens, cachedTokens, completionTokens, machineMs }: To
     output: (completionTokens * prices.output) / MILLION,
     machine: (machineMs * prices.machine) / HOUR_MS,
   };
+}
+
+function sumOf({ input, cached, output, machine }: Parts): number {
+  return input + cached + output + machine;
 }

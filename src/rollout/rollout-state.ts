@@ -205,7 +205,9 @@ function goneOnWith({ thrownAway: before }: RolloutState, { promptTokens = 0, ca
 
 /** Of the last try: from the moment on at which there is a machine. */
 export function machineMsOf({ phaseMs }: Pick<RolloutState, "phaseMs">): number {
-  return Object.entries(phaseMs).reduce((sum, [phase, ms]) => (phase === "admitted" ? sum : sum + ms), 0);
+  let sum = 0;
+  for (const phase of PHASES) if (phase !== "admitted") sum += phaseMs[phase] ?? 0;
+  return sum;
 }
 
 function update(state: RolloutState, event: RolloutEvent, at: number): void {

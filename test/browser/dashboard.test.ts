@@ -243,7 +243,18 @@ describe("a run", () => {
     for (const view of ["rollouts", "groups"]) {
       await page.goto(browser.link(`/runs/${runs.model}/${view}`));
       await page.locator("a.tr", { hasText: "$" }).first().waitFor();
+      // Sorted by the server, whose first row is the dearest.
+      for (const order of ["asc", "desc"]) {
+        await page.getByRole("button", { name: /^Cost/ }).click();
+        await page.waitForURL((url) => url.searchParams.get("sort") === "cost" && (url.searchParams.get("order") ?? "asc") === order);
+      }
+      const { [view]: [dearest] = [] } = await browser.get<Readonly<Record<string, readonly { readonly rollout?: string; readonly group?: string }[]>>>(`/v1/runs/${runs.model}/${view}?sort=cost&order=desc`);
+      await page.locator(`a.tr[data-row="0"][href$="/${dearest?.rollout ?? dearest?.group}"]`).waitFor();
     }
+    await page.goto(browser.link("/runs"));
+    await page.getByRole("columnheader", { name: "Cost" }).waitFor();
+    const costs = page.locator("tbody tr", { hasText: "$" });
+    expect([await costs.count(), await costs.first().innerText()]).toEqual([1, expect.stringContaining(`$${dollars}`)]);
     await page.goto(browser.link(`/runs/${runs.oracle}`));
     await page.getByText("Machine time").first().waitFor();
     await page.locator('section.card[aria-label="By family"]').waitFor();

@@ -4,7 +4,7 @@ import { useLocation } from "wouter";
 import { keepPreviousData, useQuery } from "@tanstack/react-query";
 import type { RunRow, RunsPage as RunsDocument } from "../../../src/server/runs/contract/run.ts";
 import { getJson, query, type ApiError } from "../lib/api.ts";
-import { ago, count, moment, percent, shortId } from "../lib/format.ts";
+import { ago, count, dollars, moment, percent, shortId } from "../lib/format.ts";
 import { visible } from "../lib/hostile.ts";
 import { useKeys, useNow, useParam, useSettled, useTitle } from "../lib/hooks.ts";
 import { outcomeColour } from "../lib/outcomes.ts";
@@ -31,6 +31,7 @@ export function RunsPage(): ReactNode {
     refetchInterval: ({ state }) => (state.data?.runs.some((run) => run.status === "reading") === true ? 300 : state.data?.runs.some((run) => run.status === "running") === true ? 3_000 : 15_000),
   });
   const runs = data?.runs ?? [];
+  const priced = runs.some((run) => run.dollars !== null);
   const atCursor = runs[cursor];
   useKeys({
     j: () => setCursor(Math.min(runs.length - 1, cursor + 1)),
@@ -64,12 +65,12 @@ export function RunsPage(): ReactNode {
               <thead>
                 <tr>
                   <th><span className="faint" title="Pick runs to compare them">⇄</span></th>
-                  <th>Run</th><th>Status</th><th className="num">Reward</th><th>Passed (95 %)</th><th className="num">Done</th><th>Outcomes</th><th>Tasks</th><th>Agent and model</th><th className="num">Started</th>
+                  <th>Run</th><th>Status</th><th className="num">Reward</th><th>Passed (95 %)</th><th className="num">Done</th>{priced && <th className="num" style={{ paddingLeft: 0 }}>Cost</th>}<th>Outcomes</th><th>Tasks</th><th>Agent and model</th><th className="num">Started</th>
                 </tr>
               </thead>
               <tbody>
                 {runs.map((run, index) => (
-                  <Row key={run.run} run={run} now={now} picked={picked.includes(run.run)} cursor={index === cursor} onPick={() => toggle(run.run)} onOpen={() => navigate(`/runs/${run.run}`)} />
+                  <Row key={run.run} run={run} now={now} priced={priced} picked={picked.includes(run.run)} cursor={index === cursor} onPick={() => toggle(run.run)} onOpen={() => navigate(`/runs/${run.run}`)} />
                 ))}
               </tbody>
             </table>
@@ -96,7 +97,7 @@ function NoRuns({ filtered, home }: { readonly filtered: boolean; readonly home:
   );
 }
 
-function Row({ run, now, picked, cursor, onPick, onOpen }: { readonly run: RunRow; readonly now: number; readonly picked: boolean; readonly cursor: boolean; readonly onPick: () => void; readonly onOpen: () => void }): ReactNode {
+function Row({ run, now, priced, picked, cursor, onPick, onOpen }: { readonly run: RunRow; readonly now: number; readonly priced: boolean; readonly picked: boolean; readonly cursor: boolean; readonly onPick: () => void; readonly onOpen: () => void }): ReactNode {
   const reading = run.status === "reading";
   return (
     <tr className="open" style={cursor ? { background: "var(--accent-bg)" } : undefined} onClick={(event) => { if (!(event.target as HTMLElement).closest("a, input")) onOpen(); }}>
@@ -106,6 +107,7 @@ function Row({ run, now, picked, cursor, onPick, onOpen }: { readonly run: RunRo
       <td className="num"><Reward value={run.mean} /></td>
       <td className="tight">{run.passed === null ? "" : <>{percent(run.passed.estimate)} <span className="faint">{Math.round(100 * run.passed.low)}–{Math.round(100 * run.passed.high)}</span></>}</td>
       <td className="num">{reading ? "" : `${count(run.recorded)} / ${count(run.rollouts)}`}</td>
+      {priced && <td className="num" style={{ paddingLeft: 0 }}>{run.dollars === null ? "" : dollars(run.dollars)}</td>}
       <td>{run.error === null ? <Outcomes outcomes={run.outcomes} total={Math.max(run.rollouts, 1)} /> : <span className="badtext">{visible(run.error.slice(0, 90)).text}</span>}</td>
       <td className="cut" style={{ maxWidth: 112 }}>{reading ? "" : <span title={visible(run.inputs.join("\n")).text}>{run.tasks} <span className="faint">{visible(run.inputs.map((input) => input.split("/").at(-1)).join(", ").slice(0, 40)).text}</span></span>}</td>
       <td className="cut" title={visible(`${run.harnesses.join(", ")} ${run.model ?? ""}`).text}>{run.harnesses.slice(0, 3).map((name) => <span key={name} className="chip" style={{ marginRight: 4 }}>{visible(name).text}</span>)}{run.harnesses.length > 3 && <span className="faint">+{run.harnesses.length - 3} </span>}<span className="muted">{visible(run.model ?? "").text}</span></td>

@@ -16,7 +16,7 @@ const COLUMNS = (run: string, priced: boolean): readonly Column<GroupRow>[] => [
   { id: "passed", title: "Passed", width: "76px", right: true, cell: ({ passed, scored }) => `${passed} / ${scored}` },
   { id: "mean", title: "Mean", width: "66px", sort: "mean", right: true, cell: ({ mean }) => <Reward value={mean} /> },
   { id: "deviation", title: "Spread", width: "72px", sort: "deviation", right: true, cell: ({ deviation }) => (deviation === null ? "" : deviation === 0 ? <span className="warntext" title="All rewards are alike: no gradient">0</span> : reward(deviation)) },
-  ...(priced ? [{ id: "cost", title: "Cost", width: "66px", right: true, cell: (group: GroupRow) => dollars(group.dollars) }] : []),
+  ...(priced ? [{ id: "cost", title: "Cost", width: "66px", sort: "cost", right: true, cell: (group: GroupRow) => dollars(group.dollars) }] : []),
   { id: "done", title: "Done", width: "70px", right: true, cell: ({ recorded, rollouts }) => `${recorded} / ${rollouts}` },
 ];
 
@@ -26,7 +26,7 @@ export function RunGroups({ run, seq, priced }: { readonly run: string; readonly
   const [, setOrder] = useParam("order", "asc");
   // Both change together, so they are read together.
   const params = useParams();
-  const sort = ["task", "mean", "deviation"].includes(params.get("sort") ?? "") ? (params.get("sort") ?? "plan") : "plan";
+  const sort = ["task", "mean", "deviation", "cost"].includes(params.get("sort") ?? "") ? (params.get("sort") ?? "plan") : "plan";
   const order = params.get("order") ?? "asc";
   return (
     <section className="card" aria-label="Groups">

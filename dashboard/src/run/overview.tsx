@@ -158,14 +158,14 @@ function Cost({ report }: { readonly report: RunReport }): ReactNode {
           <div className="legend" style={{ marginTop: 6 }}>{parts.map(([name, ms, colour]) => <span key={name}><i style={{ background: colour }} />{name} {duration(ms)} ({percent(ms / agent)})</span>)}</div>
         </div>
       )}
-      {counts.recorded > 0 && <p style={{ marginTop: 10 }}><Link className="link" href={`/runs/${report.run}/rollouts?sort=seconds&order=desc`}>Longest rollouts</Link></p>}
+      {counts.recorded > 0 && <p style={{ marginTop: 10 }}><Link className="link" href={`/runs/${report.run}/rollouts?sort=seconds&order=desc`}>Longest rollouts</Link>{cost.dollars !== null && <> · <Link className="link" href={`/runs/${report.run}/rollouts?sort=cost&order=desc`}>dearest rollouts</Link></>}</p>}
     </Card>
   );
 }
 
 /** What is paid for, and stands for nothing. */
 function Lost({ part, text }: { readonly part: number; readonly text: string }): ReactNode {
-  return part > 0 && <span className="warntext"> of which {text} in tries that were thrown away</span>;
+  return part > 0 && <span className="faint"> · of which {text} in tries that were thrown away</span>;
 }
 
 const PARTS = [["input", "prompts"], ["cached", "cached prompts"], ["output", "sampled"], ["machine", "machines"]] as const;

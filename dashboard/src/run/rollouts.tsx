@@ -22,7 +22,7 @@ const COLUMNS: readonly Column<RolloutRow>[] = [
   { id: "stop", title: "Stopped", width: "78px", cell: ({ stopReason }) => <span className="muted">{stopReason?.replaceAll("_", " ") ?? ""}</span> },
   { id: "turns", title: "Turns", width: "46px", sort: "turns", right: true, cell: ({ turns }) => turns || "" },
   { id: "tokens", title: "Tokens", width: "60px", sort: "tokens", right: true, cell: ({ completionTokens }) => (completionTokens === 0 ? "" : count(completionTokens)) },
-  { id: "cost", title: "Cost", width: "72px", right: true, cell: (row) => (row.dollars === null ? "" : dollars(row.dollars)) },
+  { id: "cost", title: "Cost", width: "72px", sort: "cost", right: true, cell: (row) => (row.dollars === null ? "" : dollars(row.dollars)) },
   { id: "seconds", title: "Time", width: "76px", sort: "seconds", right: true, cell: ({ seconds }) => (seconds === 0 ? "" : duration(seconds * 1000)) },
   { id: "tries", title: "Tries", width: "40px", sort: "tries", right: true, cell: ({ tries }) => (tries > 1 ? <span className="warntext">{tries}</span> : tries) },
   { id: "id", title: "Id", width: "76px", cell: ({ rollout }) => <span className="mono faint">{shortId(rollout)}</span> },

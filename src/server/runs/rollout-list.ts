@@ -1,24 +1,25 @@
 /** Which rollouts a list shows, and in what order. */
+import type { Prices } from "../../rollout/cost.ts";
 import type { RolloutState } from "../../rollout/rollout-state.ts";
 import { secondsOf } from "../../rollout/rollout-state.ts";
 import { PASS_REWARD } from "../../rollout/statistics.ts";
 import type { RolloutFilter } from "./contract/lists.ts";
-import type { Marks } from "./run-rows.ts";
+import { knownCost, type Marks } from "./run-rows.ts";
 
 /** Rollouts come in the order of the plan; sorting is stable, so equals stay in it. */
-export function selectRollouts(rollouts: readonly RolloutState[], filter: RolloutFilter, marks: Marks): readonly RolloutState[] {
+export function selectRollouts(rollouts: readonly RolloutState[], filter: RolloutFilter, marks: Marks, prices: Prices | undefined): readonly RolloutState[] {
   const tests = testsOf(filter, marks);
   const kept = tests.length === 0 ? [...rollouts] : rollouts.filter((rollout) => tests.every((test) => test(rollout)));
   const key = KEYS[filter.sort];
   if (key === undefined) return filter.order === "desc" ? kept.toReversed() : kept;
   const sign = filter.order === "desc" ? -1 : 1;
   // What has no value stands last whichever way is asked for.
-  return kept.map((rollout) => ({ rollout, value: key(rollout) })).sort((a, b) => (a.value === null || b.value === null ? Number(a.value === null) - Number(b.value === null) : sign * compare(a.value, b.value))).map(({ rollout }) => rollout);
+  return kept.map((rollout) => ({ rollout, value: key(rollout, prices) })).sort((a, b) => (a.value === null || b.value === null ? Number(a.value === null) - Number(b.value === null) : sign * compare(a.value, b.value))).map(({ rollout }) => rollout);
 }
 
 type Value = string | number | null;
 
-const KEYS: Readonly<Record<RolloutFilter["sort"], ((rollout: RolloutState) => Value) | undefined>> = {
+const KEYS: Readonly<Record<RolloutFilter["sort"], ((rollout: RolloutState, prices: Prices | undefined) => Value) | undefined>> = {
   plan: undefined,
   task: ({ task }) => task.name,
   family: ({ task }) => task.family,
@@ -29,6 +30,7 @@ const KEYS: Readonly<Record<RolloutFilter["sort"], ((rollout: RolloutState) => V
   seconds: (rollout) => (rollout.phase === "recorded" ? secondsOf(rollout) : null),
   turns: ({ turns, phase }) => (phase === "recorded" ? turns : null),
   tokens: ({ completionTokens, phase }) => (phase === "recorded" ? completionTokens : null),
+  cost: (rollout, prices) => knownCost(rollout, prices)?.total ?? null,
   at: ({ at, phase }) => (phase === "planned" ? null : at),
   tries: (rollout) => rollout.try,
 };

@@ -1,5 +1,5 @@
 /** Runs, groups and rollouts as rows of lists: folded states in, documents out. */
-import { costOf, totalCost, type Prices } from "../../rollout/cost.ts";
+import { costOf, totalCost, type Cost, type Prices } from "../../rollout/cost.ts";
 import { PASS_REWARD, wilson } from "../../rollout/statistics.ts";
 import type { GroupState } from "../../rollout/run-state.ts";
 import { secondsOf, type RolloutState } from "../../rollout/rollout-state.ts";
@@ -28,6 +28,7 @@ export function runRow(run: LiveRun): RunRow {
     mean: tally.mean,
     passed: tally.pass,
     outcomes: Object.fromEntries(state.outcomes),
+    dollars: config?.prices === undefined ? null : totalCost(run.order.filter(({ phase }) => phase === "recorded"), config.prices).total,
     harnesses: config?.harnesses.map(({ name }) => name) ?? [],
     model: config?.upstream?.model ?? null,
     inputs: [...(config?.inputs ?? [])].slice(0, 8),
@@ -37,7 +38,7 @@ export function runRow(run: LiveRun): RunRow {
 
 /** A run that has not been read yet. */
 export function unreadRow(run: string, error: string | null): RunRow {
-  return { run, status: error === null ? "reading" : "damaged", createdAt: null, lastAt: null, tasks: 0, rollouts: 0, recorded: 0, running: 0, scored: 0, mean: null, passed: null, outcomes: {}, harnesses: [], model: null, inputs: [], error };
+  return { run, status: error === null ? "reading" : "damaged", createdAt: null, lastAt: null, tasks: 0, rollouts: 0, recorded: 0, running: 0, scored: 0, mean: null, passed: null, outcomes: {}, dollars: null, harnesses: [], model: null, inputs: [], error };
 }
 
 export interface RewardTally {
@@ -65,7 +66,7 @@ export function rewardTally(rollouts: Iterable<RolloutState>): RewardTally {
 
 export function rolloutRow(state: RolloutState, marks: Marks, prices: Prices | undefined): RolloutRow {
   const mark = marks.get(state.rollout);
-  const cost = prices === undefined || state.phase !== "recorded" || state.uncounted ? null : costOf(state, prices);
+  const cost = knownCost(state, prices);
   return {
     rollout: state.rollout,
     group: state.group,
@@ -91,6 +92,11 @@ export function rolloutRow(state: RolloutState, marks: Marks, prices: Prices | u
     mark: mark?.mark ?? null,
     noted: mark !== undefined && mark.note !== "",
   };
+}
+
+/** Null where the run was given no prices, it has not ended, or nobody knows what its agent asked for. */
+export function knownCost(state: RolloutState, prices: Prices | undefined): Cost | null {
+  return prices === undefined || state.phase !== "recorded" || state.uncounted ? null : costOf(state, prices);
 }
 
 export function groupRow(group: GroupState, prices: Prices | undefined): GroupRow {

@@ -91,6 +91,16 @@ describe("runs", () => {
     const sum = (values: readonly (number | null)[]): number => values.reduce((total: number, value) => total + (value ?? Number.NaN), 0);
     expect(cost.promptTokens).toBe(sum(rollouts.map((one) => one.promptTokens + one.thrownAway.promptTokens)));
     expect(cost.dollars).toMatchObject({ total: expect.closeTo(sum(rollouts.map((one) => one.dollars)), 9) as number, thrownAway: expect.closeTo(sum(rollouts.map((one) => one.thrownAway.dollars)), 9) as number, unknown: 0 });
+    // The list of runs says the same, and those of rollouts and groups are sorted by it.
+    const { runs } = runsPageSchema.parse(await json("/v1/runs"));
+    expect(runs.map((row) => [row.run === priced.run, row.dollars])).toEqual(expect.arrayContaining([[true, cost.dollars?.total], [false, null]]));
+    for (const order of ["asc", "desc"] as const) {
+      const sign = order === "asc" ? 1 : -1;
+      const pages = await Promise.all([0, 100, 200, 300].map(async (offset) => rolloutsPageSchema.parse(await json(`/v1/runs/${priced.run}/rollouts?sort=cost&order=${order}&offset=${offset}`))));
+      expect(pages.flatMap((page) => page.rollouts.map((one) => one.dollars))).toEqual(rollouts.map((one) => one.dollars).toSorted((a, b) => sign * ((a ?? 0) - (b ?? 0))));
+      const { groups } = groupsPageSchema.parse(await json(`/v1/runs/${priced.run}/groups?sort=cost&order=${order}`));
+      expect(groups.map((group) => group.dollars)).toEqual(groups.map((group) => group.dollars).toSorted((a, b) => sign * ((a ?? 0) - (b ?? 0))));
+    }
     rmSync(runDirectory(home, priced.run), { recursive: true });
   });
 

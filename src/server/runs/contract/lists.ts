@@ -60,7 +60,7 @@ export type RolloutRow = z.infer<typeof rolloutRowSchema>;
 
 export const rolloutsPageSchema = z.object({ seq: count, rollouts: z.array(rolloutRowSchema), total: count, offset: count });
 export type RolloutsPage = z.infer<typeof rolloutsPageSchema>;
-export const ROLLOUT_SORTS = ["plan", "task", "family", "harness", "attempt", "outcome", "reward", "seconds", "turns", "tokens", "at", "tries"] as const;
+export const ROLLOUT_SORTS = ["plan", "task", "family", "harness", "attempt", "outcome", "reward", "seconds", "turns", "tokens", "cost", "at", "tries"] as const;
 
 export const rolloutFilterSchema = z.object({
   q: z.string().max(512).default(""),

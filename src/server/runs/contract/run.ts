@@ -18,6 +18,8 @@ export const runRowSchema = z.object({
   /** Share of scored rollouts with a reward of 1 or more, with its Wilson interval. */
   passed: intervalSchema.nullable(),
   outcomes: counts,
+  /** Of recorded rollouts; null where the run was given no prices. */
+  dollars: z.number().nullable(),
   harnesses: z.array(z.string()),
   model: nullableText,
   inputs: z.array(z.string()),

@@ -26,7 +26,7 @@ export function rolloutListEndpoints({ library, annotations }: ReadContext): rea
       handle: async ({ params, query: { offset, limit, ...filter } }): Promise<RolloutsPage> => {
         const run = await library.open(params.run);
         const marks = await annotations.of(run);
-        const rollouts = selectRollouts(run.order, filter, marks);
+        const rollouts = selectRollouts(run.order, filter, marks, run.config?.prices);
         return { seq: run.seq, rollouts: rollouts.slice(offset, offset + limit).map((rollout) => rolloutRow(rollout, marks, run.config?.prices)), total: rollouts.length, offset };
       },
     }),
@@ -41,7 +41,7 @@ export function rolloutListEndpoints({ library, annotations }: ReadContext): rea
       handle: async ({ params, query: { format, ...filter }, reply }) => {
         const run = await library.open(params.run);
         const marks = await annotations.of(run);
-        const rollouts = selectRollouts(run.order, filter, marks);
+        const rollouts = selectRollouts(run.order, filter, marks, run.config?.prices);
         const rows = function* (): Generator<RolloutRow> {
           for (const rollout of rollouts) yield rolloutRow(rollout, marks, run.config?.prices);
         };
@@ -62,7 +62,7 @@ export function rolloutListEndpoints({ library, annotations }: ReadContext): rea
       responses: { 200: { description: "Lines of `SearchLine`", contentTypes: ["application/jsonl"] } },
       handle: async ({ params, query: { q, ...filter }, reply }) => {
         const run = await library.open(params.run);
-        const rollouts = selectRollouts(run.order, { ...filter, q: "" }, await annotations.of(run));
+        const rollouts = selectRollouts(run.order, { ...filter, q: "" }, await annotations.of(run), run.config?.prices);
         const ended = new AbortController();
         reply.raw.on("close", () => ended.abort());
         void reply.type("application/jsonl; charset=utf-8").header("cache-control", "no-store");

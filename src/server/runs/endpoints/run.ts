@@ -59,7 +59,7 @@ function groupEndpoints({ library, records, annotations }: ReadContext): readonl
       id: "listGroups",
       summary: "Groups of a run",
       params: ofRun,
-      query: pageSchema.extend({ q: z.string().max(256).default(""), sort: z.enum(["plan", "task", "mean", "deviation"]).default("plan"), order: z.enum(["asc", "desc"]).default("asc") }),
+      query: pageSchema.extend({ q: z.string().max(256).default(""), sort: z.enum(["plan", "task", "mean", "deviation", "cost"]).default("plan"), order: z.enum(["asc", "desc"]).default("asc") }),
       responses: { 200: { description: "A page of groups", schema: groupsPageSchema } },
       handle: async ({ params, query: { offset, limit, q, sort, order } }): Promise<GroupsPage> => {
         const run = await library.open(params.run);
@@ -69,7 +69,8 @@ function groupEndpoints({ library, records, annotations }: ReadContext): readonl
           const planned = order === "desc" ? kept.toReversed() : kept;
           return { seq: run.seq, groups: planned.slice(offset, offset + limit).map((group) => groupRow(group, run.config?.prices)), total: kept.length, offset };
         }
-        const rows = kept.map((group) => groupRow(group, run.config?.prices)).sort((a, b) => compare(a[sort], b[sort], order === "desc" ? -1 : 1));
+        const by = sort === "cost" ? "dollars" : sort;
+        const rows = kept.map((group) => groupRow(group, run.config?.prices)).sort((a, b) => compare(a[by], b[by], order === "desc" ? -1 : 1));
         return { seq: run.seq, groups: rows.slice(offset, offset + limit), total: rows.length, offset };
       },
     }),
