@@ -73,7 +73,8 @@ function triesText(tries: number): string {
   return tries === 1 ? "1 try that was thrown away" : `${tries.toLocaleString("en")} tries that were thrown away`;
 }
 
-function costText(state: RunState, prices: Prices): string {
+/** In all, a rollout, and for each that passed. */
+export function costText(state: RunState, prices: Prices): string {
   const rollouts = [...state.rollouts.values()];
   const { total, unknown } = totalCost(rollouts, prices);
   const passed = rollouts.filter(({ reward }) => reward !== null && reward >= PASS_REWARD).length;

@@ -11,6 +11,8 @@ import type { OpenServer } from "../server/index.ts";
 import type { Config } from "./config.ts";
 import type { AppContext } from "./context.ts";
 import { note, printJson, printLine, printable } from "./output.ts";
+import { parsePrices } from "./parsers.ts";
+import { printCost } from "./run-cost.ts";
 import { withServer } from "./serving.ts";
 import { tokenizerOf } from "./upstream.ts";
 
@@ -22,6 +24,7 @@ export interface OutsideFlags {
   readonly maxStaleness?: number;
   readonly concurrency?: number;
   readonly checkpoint?: number;
+  readonly price?: string;
   readonly ignoreLimits: boolean;
   readonly json: boolean;
   readonly quiet: boolean;
@@ -47,7 +50,10 @@ export async function trainOutside(context: AppContext, config: Config, flags: O
       if (!flags.quiet && changed(before, status)) note(context, printable(lineOf(status)));
     }
     if (flags.json) printJson(context, status);
-    else for (const line of accountOf(status)) printLine(context, printable(line));
+    else {
+      for (const line of accountOf(status)) printLine(context, printable(line));
+      await printCost(context, config.home.value, status.run);
+    }
     if (over) {
       note(context, "stopped; the same command goes on with the run: what was delivered and not acknowledged is delivered again");
       context.setExitCode(130);
@@ -84,6 +90,7 @@ function requestOf({ cwd }: AppContext, config: Config, flags: OutsideFlags, tas
   if (tasks.length === 0) throw new MwError("usage", "no tasks are named", { fix: "mw train worlds/terminal --trainer http://127.0.0.1:8790" });
   const sampling = { temperature: config.get("temperature"), top_p: config.get("topP"), max_tokens: config.get("maxTokens"), seed: config.get("samplingSeed") };
   const tokenizer = tokenizerOf(config);
+  const price = flags.price ?? config.get("price");
   return runRequestSchema.parse({
     // The same command again is the same run, so nothing is drawn here.
     seed: flags.seed ?? config.get("seed") ?? "0",
@@ -92,6 +99,7 @@ function requestOf({ cwd }: AppContext, config: Config, flags: OutsideFlags, tas
     sampling: Object.fromEntries(Object.entries(sampling).filter(([, value]) => value !== null)),
     tokenizer: tokenizer === null ? null : { directory: tokenizer.directory, family: tokenizer.family },
     ignore_limits: flags.ignoreLimits,
+    ...(price === null ? {} : { prices: parsePrices(price) }),
     ...(flags.groupSize === undefined ? {} : { group_size: flags.groupSize }),
     ...(flags.batch === undefined ? {} : { batch_groups: flags.batch }),
     ...(flags.maxStaleness === undefined ? {} : { max_staleness: flags.maxStaleness }),

@@ -2,6 +2,8 @@
 import { buildCommand, type Command } from "@stricli/core";
 import { LIMITS } from "../core/limits.ts";
 import type { AppContext } from "./context.ts";
+import { setting } from "./run-flags.ts";
+import { SETTINGS } from "./settings.ts";
 import { decimalParser, everyTurnParser, integerParser, textParser } from "./parsers.ts";
 
 export interface TrainFlags {
@@ -20,6 +22,7 @@ export interface TrainFlags {
   readonly checkpoint?: number;
   readonly learningRate?: number;
   readonly kl?: number;
+  readonly price?: string;
   readonly ignoreLimits: boolean;
   readonly json: boolean;
   readonly quiet: boolean;
@@ -52,6 +55,7 @@ export const trainCommand: Command<AppContext> = buildCommand<TrainFlags, string
       },
       learningRate: { kind: "parsed", parse: decimalParser(0, 1), optional: true, placeholder: "x", brief: "of Adam" },
       kl: { kind: "parsed", parse: decimalParser(0, 100), optional: true, placeholder: "x", brief: "factor of the penalty for leaving the first weights (default 0)" },
+      price: { ...setting("price", "input=x,output=y"), brief: `${SETTINGS.price.brief} (for a trainer of yours also ${SETTINGS.price.env}; the embedded policy costs nothing unless this is given)` },
       ignoreLimits: { kind: "boolean", default: false, withNegated: false, brief: "run tasks although this host cannot hold them to their limits; the record says so" },
       json: { kind: "boolean", default: false, withNegated: false, brief: "print the result as one JSON document on stdout" },
       quiet: { kind: "boolean", default: false, withNegated: false, brief: "no progress on stderr" },

@@ -7,6 +7,7 @@
 import { z } from "zod";
 import { OUTCOMES } from "../core/outcome.ts";
 import { BUILDERS } from "../gateway/samples/sample.ts";
+import { pricesSchema } from "../rollout/cost.ts";
 
 const count = z.int().nonnegative();
 const seconds = z.number().positive();
@@ -95,6 +96,8 @@ export const runRequestSchema = z.strictObject({
   checkpoint_rollouts: z.union([z.literal("every-turn"), z.strictObject({ every_s: seconds })]).nullable().default(null),
   /** Run tasks although limits that they declare cannot be enforced on this host. */
   ignore_limits: z.boolean().default(false),
+  /** What is paid, in dollars: a million tokens in prompts, cached ones, sampled ones, an hour of a machine. Without them nothing is said of money. */
+  prices: pricesSchema.exactOptional(),
   samples: z
     .strictObject({ builder: z.enum(BUILDERS).default("prefix-merge"), max_tokens: count.min(1).nullable().default(null), /** Token ids are below it. */ vocab_size: count.min(1).nullable().default(null) })
     .prefault({}),

@@ -34,7 +34,7 @@ export interface RunHostOptions extends Omit<Surroundings, "observer">, GatewayP
 }
 
 /** What a trainer decides of its run. */
-export interface TrainerRun extends Pick<RunConfig, "inputs" | "attempts" | "seed" | "concurrency" | "keepWorkspace" | "checkpointEveryMs" | "ignoreLimits" | "network"> {
+export interface TrainerRun extends Pick<RunConfig, "inputs" | "attempts" | "seed" | "concurrency" | "keepWorkspace" | "checkpointEveryMs" | "ignoreLimits" | "network" | "prices"> {
   readonly harnesses: readonly string[];
   readonly budgets: Pick<RunConfig["budgets"], "turns" | "tokens">;
   readonly trainer: NonNullable<RunConfig["trainer"]>;

@@ -117,7 +117,7 @@ export async function openTraining(parts: TrainingParts): Promise<Training> {
 }
 
 /** Temperature 1 and no truncation: what is sampled is what is trained. */
-function requestOf({ seed, groupSize, concurrency, harness, turns, answerTokens, batchGroups, maxStaleness, ignoreLimits, shape }: TrainSettings, directory: string): RunRequest {
+function requestOf({ seed, groupSize, concurrency, harness, turns, answerTokens, batchGroups, maxStaleness, ignoreLimits, prices, shape }: TrainSettings, directory: string): RunRequest {
   return runRequestSchema.parse({
     seed,
     group_size: groupSize,
@@ -132,5 +132,6 @@ function requestOf({ seed, groupSize, concurrency, harness, turns, answerTokens,
     lease_s: 30,
     samples: { vocab_size: shape.vocabulary, max_tokens: shape.context },
     ignore_limits: ignoreLimits,
+    ...(prices === undefined ? {} : { prices }),
   });
 }

@@ -3,6 +3,7 @@ import { readFile } from "node:fs/promises";
 import { join } from "node:path";
 import { z } from "zod";
 import { messageOf, MwError } from "../core/errors.ts";
+import { pricesSchema } from "../rollout/cost.ts";
 import type { LearningRules } from "./learn/learner.ts";
 import type { ModelShape } from "./model/shape.ts";
 import { VOCABULARY } from "./model/vocabulary.ts";
@@ -32,6 +33,8 @@ export const trainSettingsSchema = z.strictObject({
   turns: count.min(1),
   answerTokens: count.min(1),
   ignoreLimits: z.boolean(),
+  /** Absent: nobody said, and it costs nothing. */
+  prices: pricesSchema.exactOptional(),
   shape: z.strictObject({ layers: count, width: count, heads: count, context: count, vocabulary: count, spokenFrom: count, spoken: count }),
   rules: z.strictObject({
     clipLow: number,

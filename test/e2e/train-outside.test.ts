@@ -23,6 +23,7 @@ interface Head {
 }
 
 interface Status {
+  readonly run: string;
   readonly state: string;
   readonly groups: Readonly<Record<"running" | "ready" | "leased", number>>;
   readonly datasets: Readonly<Record<string, { readonly consumed: number; readonly mean_reward: number | null }>>;
@@ -37,7 +38,7 @@ describe("mw train --trainer URL", () => {
     engine.version = "1";
     const start = async (): Promise<{ readonly child: ChildProcess; readonly url: string; readonly over: Promise<{ readonly code: number | null; readonly stdout: string }> }> => {
       const child = mortal(spawn(process.execPath, [MAIN, "train", `easy=${join(easy, "..")}@3`, join(never, ".."), "--trainer", "http://127.0.0.1:0/v1/runs/mix", "--group-size", "2", "--max-staleness", "4", "--concurrency", "4", "--checkpoint", "every-turn", "--seed", "1", "--json"], {
-        env: { ...process.env, MW_HOME: home, MW_API_KEY: KEY, MW_TOKENIZER: MODEL_DIRECTORY },
+        env: { ...process.env, MW_HOME: home, MW_API_KEY: KEY, MW_TOKENIZER: MODEL_DIRECTORY, MW_PRICE: "input=100,output=400" },
         stdio: ["ignore", "pipe", "pipe"],
       }));
       let [stdout, stderr] = ["", ""];
@@ -91,6 +92,9 @@ describe("mw train --trainer URL", () => {
     // A part of a third of the weight is drawn less often, and never wins.
     expect(status.datasets["easy"]?.consumed).toBeGreaterThan(status.datasets["never"]?.consumed ?? 0);
     expect(status.datasets["never"]?.mean_reward ?? 0).toBe(0);
+    const { cost, tokens } = JSON.parse((await mw(["show", status.run, "--json"], { env: { MW_HOME: home } })).stdout) as { readonly cost: Readonly<Record<string, number>>; readonly tokens: Readonly<Record<string, number>> };
+    expect(cost["output"]).toBeGreaterThan(0);
+    expect(cost["output"]).toBeCloseTo(((tokens["completionTokens"] ?? 0) * 400) / 1e6, 9);
     await engine.close();
     expect(await leftoversAfter(home)).toEqual([]);
   });

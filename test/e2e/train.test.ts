@@ -31,7 +31,8 @@ afterAll(async () => {
 const SIZE = ["--steps", "5", "--group-size", "2", "--batch", "2", "--concurrency", "4", "--seed", "7", "--ignore-limits"];
 const terminalSchema = z.looseObject({ type: z.literal("terminal"), id: z.string(), outcome: z.string() });
 const acceptedSchema = z.looseObject({ type: z.literal("accepted"), spec: z.looseObject({ group_id: z.string(), task: z.string() }) });
-const documentSchema = z.looseObject({ ended: z.string(), steps: z.number(), rollouts: z.number(), stalenessMax: z.number(), meanFirst: z.number(), meanLast: z.number() });
+const shownSchema = z.looseObject({ cost: z.looseObject({ total: z.number() }), tokens: z.looseObject({ promptTokens: z.number(), completionTokens: z.number() }) });
+const documentSchema = z.looseObject({ run: z.string(), ended: z.string(), steps: z.number(), rollouts: z.number(), stalenessMax: z.number(), meanFirst: z.number(), meanLast: z.number() });
 
 function start(args: readonly string[]): ChildProcess {
   return mortal(spawn(process.execPath, [MW, "train", ...args], { cwd: place, env, stdio: ["ignore", "pipe", "pipe"] }));
@@ -49,7 +50,7 @@ function events(): readonly unknown[] {
 }
 
 it("goes on after a kill and after an interrupt: the draw is the seed's, and every group is trained on once", async () => {
-  const killed = start([TASKS, "--dir", directory, ...SIZE]);
+  const killed = start([TASKS, "--dir", directory, ...SIZE, "--price", "input=100,output=400"]);
   const gone = once(killed, "exit");
   await stepped(killed, 2);
   killed.kill("SIGKILL");
@@ -67,6 +68,12 @@ it("goes on after a kill and after an interrupt: the draw is the seed's, and eve
   expect(document, last.stderr).toMatchObject({ ended: "done", steps: 5, rollouts: 20 });
   expect(document.stalenessMax).toBeLessThanOrEqual(2);
   expect(last.code).toBe(document.meanLast > document.meanFirst ? 0 : 1);
+  // Its policy costs nothing but what somebody has said, which holds for all of the training.
+  const again = await mw(["train", "--resume", "--dir", directory], { cwd: place, env });
+  const { cost, tokens } = shownSchema.parse(JSON.parse((await mw(["show", document.run, "--json"], { cwd: place, env })).stdout));
+  expect(tokens.completionTokens).toBeGreaterThan(0);
+  expect(cost.total).toBeCloseTo((tokens.promptTokens * 100 + tokens.completionTokens * 400) / 1e6, 9);
+  for (const { stdout } of [again, await mw(["show", document.run], { cwd: place, env })]) expect(stdout).toMatch(/^cost: \$[\d.]+ \(prompts \$[\d.]+, sampled \$/m);
   const consumed = events().flatMap((event) => terminalSchema.safeParse(event).data ?? []).filter(({ outcome }) => outcome === "consumed");
   expect(consumed.length).toBe(10);
   expect(new Set(consumed.map(({ id }) => id)).size).toBe(10);
@@ -85,6 +92,8 @@ it("refuses what contradicts itself, before anything is made", async () => {
     [["--resume"], "needs the directory"],
     [["--resume", "--dir", none], "no training in"],
     [["--resume", "--dir", directory, "--seed", "8"], "goes on as it was begun"],
+    [["--resume", "--dir", directory, "--price", "input=1,output=1"], "goes on as it was begun"],
+    [[TASKS, "--dir", none, "--price", "input=1"], "of tokens both input and output"],
     [[TASKS, "--trainer", "mine", "--dir", none], "--dir is for the embedded trainer"],
     [[TASKS, "--trainer", "mine"], "mine"],
   ] as const) {

@@ -35,6 +35,15 @@ class DatasetPart(TypedDict, total=False):
     harness: list[str]
 
 
+class Prices(TypedDict):
+    """What is paid, in dollars: a million tokens in prompts, cached ones, sampled ones, an hour of a machine."""
+
+    input: float
+    cached: float
+    output: float
+    machine: float
+
+
 class RunConfig(TypedDict, total=False):
     """Body of `PUT /v1/runs/{name}`. What is left out has the service's default; docs/delivery.md has the meaning of each field."""
 
@@ -63,6 +72,7 @@ class RunConfig(TypedDict, total=False):
     keep_workspaces: bool
     checkpoint_rollouts: str | dict[str, float] | None
     ignore_limits: bool
+    prices: Prices
     samples: dict[str, Any]
     dataset: list[DatasetPart] | None
 

@@ -10,6 +10,8 @@ import { EMBEDDED_RULES, EMBEDDED_SHAPE, type TrainSettings } from "../../traine
 import { loadConfig, type Config } from "../config.ts";
 import type { AppContext } from "../context.ts";
 import { note, printJson, printLine } from "../output.ts";
+import { parsePrices } from "../parsers.ts";
+import { printCost } from "../run-cost.ts";
 import { trainOutside } from "../train-outside.ts";
 import { conductTraining } from "../training.ts";
 import { curve } from "../training-progress.ts";
@@ -39,6 +41,7 @@ export async function train(this: AppContext, flags: TrainFlags, ...tasks: strin
     else if (history.length > 0) {
       printLine(this, curve(history));
       printLine(this, `\nmean reward ${document.meanFirst.toFixed(3)} -> ${document.meanLast.toFixed(3)} in ${document.steps} steps, ${document.rollouts} rollouts, ${document.seconds.toFixed(0)} s; staleness at most ${document.stalenessMax}`);
+      await printCost(this, config.home.value, document.run);
     }
     if (ended === "stopped") {
       note(this, `stopped after step ${document.steps}: mw train --resume --dir ${directory} goes on`);
@@ -53,7 +56,7 @@ export async function train(this: AppContext, flags: TrainFlags, ...tasks: strin
 }
 
 function resumedDirectory({ cwd }: AppContext, flags: TrainFlags, tasks: readonly string[]): string {
-  const given = (["heldOut", "harness", "seed", "steps", "until", "groupSize", "batch", "maxStaleness", "concurrency", "learningRate", "kl"] as const).find((name) => flags[name] !== undefined);
+  const given = (["heldOut", "harness", "seed", "steps", "until", "groupSize", "batch", "maxStaleness", "concurrency", "learningRate", "kl", "price"] as const).find((name) => flags[name] !== undefined);
   if (flags.dir === undefined) throw new MwError("usage", "--resume needs the directory of the training", { fix: "add --dir DIRECTORY, as mw train printed it" });
   if (tasks.length > 0 || given !== undefined) throw new MwError("usage", `a training goes on as it was begun, and ${tasks.length > 0 ? "tasks are named" : `another ${given ?? "setting"} is given`}`, { fix: "leave everything but --dir out, or begin anew without --resume" });
   return resolve(cwd, flags.dir);
@@ -91,6 +94,7 @@ export async function newTraining({ cwd, runtime }: Pick<AppContext, "cwd" | "ru
     turns: 1,
     answerTokens: ANSWER_TOKENS,
     ignoreLimits: flags.ignoreLimits,
+    ...(flags.price === undefined ? {} : { prices: parsePrices(flags.price) }),
     shape: EMBEDDED_SHAPE,
     rules: { ...EMBEDDED_RULES, kl: flags.kl ?? EMBEDDED_RULES.kl, learningRate: flags.learningRate ?? EMBEDDED_RULES.learningRate },
   };

@@ -27,7 +27,7 @@ export function machineWorkers(options: MachineWorkersOptions): WorkerFactory {
 }
 
 function openRun(host: RunHost, { run, name, epoch, request }: WorkerRequest, policy: PolicyRegister): Promise<OpenedRun> {
-  const { budgets, tokenizer, checkpoint_rollouts: checkpoint } = request;
+  const { budgets, tokenizer, checkpoint_rollouts: checkpoint, prices } = request;
   const parts = request.dataset ?? [];
   return host.openRun(
     run,
@@ -39,6 +39,7 @@ function openRun(host: RunHost, { run, name, epoch, request }: WorkerRequest, po
       keepWorkspace: request.keep_workspaces,
       checkpointEveryMs: checkpoint === "every-turn" ? 0 : checkpoint === null ? null : Math.ceil(checkpoint.every_s * 1000),
       ignoreLimits: request.ignore_limits,
+      ...(prices === undefined ? {} : { prices }),
       network: null,
       harnesses: [...new Set([...request.harness, ...parts.flatMap(({ harness = [] }) => harness)])],
       budgets,

@@ -101,6 +101,7 @@ describe("delivery over HTTP", () => {
     expect((await ask("PUT", "/v1/runs/r", { group_size: 2 })).status).toBe(200);
     expect((await ask("PUT", "/v1/runs/b", { group_size: 0 })).body).toMatchObject({ status: 422, code: "invalid_input", detail: expect.stringContaining("group_size") });
     expect((await ask("PUT", "/v1/runs/b", { groupsize: 1 })).body.detail).toContain("groupsize");
+    expect((await ask("PUT", "/v1/runs/b", { prices: { input: 1, output: 2 } })).body.detail).toContain("prices");
     expect((await ask("PUT", "/v1/runs/no%2Fslash", {})).status).toBe(422);
     expect((await ask("GET", "/v1/runs/none/status")).body).toMatchObject({ status: 404, code: "not_found", fix: expect.any(String) });
     expect((await ask("POST", "/v1/leases/r~1.99/ack", {})).status).toBe(404);
