@@ -53,15 +53,15 @@ export async function withServer(context: AppContext, config: Config, { host, po
   // The environment's key is the server's own here, and goes to no model server.
   const apiKey = keyFile === null ? null : readApiKey(keyFile, {});
   const cold = await openMachines(context, config, "native", takeOver, "server");
-  const surviving = takeOver > 0 ? await survivingMachines(home, cold.backend, log) : [];
-  if (takeOver > 0) await endUnrecorded(home, cold.backend, surviving, log);
+  const surviving = takeOver > 0 ? await survivingMachines(home, cold.backend, log) : { sandboxes: [], awaited: [] };
+  if (takeOver > 0) await endUnrecorded(home, cold.backend, surviving.sandboxes, log);
   const backend = withWarmSandboxes(cold.backend, { runtime: context.runtime, most: config.get("warmSandboxes") ?? 0, log });
   const machines = { ...cold, backend, close: () => backend.close() };
   let runs: RunHost | null = null;
   try {
     const { runtime, env } = context;
     const board = new CallBoard();
-    runs = await RunHost.open({ home, board, version: VERSION, runtime, env, machines, makeHarness: makeRunHarness, ...(takeOver > 0 ? { awaited: surviving, takeOverSeconds: takeOver } : {}), apiKey, observer: { changed: () => undefined, note: log } });
+    runs = await RunHost.open({ home, board, version: VERSION, runtime, env, machines, makeHarness: makeRunHarness, ...(takeOver > 0 ? { awaited: surviving.awaited, takeOverSeconds: takeOver } : {}), apiKey, observer: { changed: () => undefined, note: log } });
     const server = await openServer({ home, board, version: VERSION, runtime, env, machines, warm: backend.warm, keepsMachines: takeOver > 0, runs, log, modules: MODULES, host, port, limits: limitsOf(config) });
     try {
       await work({ server, runs, log, stopped: stopped.first });

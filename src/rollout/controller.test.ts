@@ -253,6 +253,24 @@ describe("RunController", () => {
     }
   });
 
+  it("records what was verified before the death of the controller, and does nothing of it again", async () => {
+    const first = await control({
+      tasks: 1,
+      attempts: 1,
+      beforeAppend: ({ type }) => {
+        if (type === "rollout_recorded") throw new MwError("host_exhausted", "dead");
+      },
+    });
+    await expect(first.ended).rejects.toMatchObject({ message: "dead" });
+    await first.close();
+    const machines = new MemoryBackend();
+    const second = await control({ tasks: 1, attempts: 1, epoch: 2, machines });
+    expect(await second.ended).toBe("finished");
+    await second.close();
+    expect(machines.created).toBe(0);
+    expect([...second.state.rollouts.values()]).toMatchObject([{ outcome: "scored", reward: 1, stopReason: "finished", try: 1 }]);
+  });
+
   it("drains: what runs finishes, nothing new starts, the rest is left to a later controller", async () => {
     const gate = new AbortController();
     const harness: Harness = { ...HARNESS, run: () => untilAborted(gate.signal, END) };

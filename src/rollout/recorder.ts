@@ -54,14 +54,17 @@ export class RolloutRecorder implements Recorder {
     return { recorder, restored };
   }
 
-  /** The same for a try that goes on in its living machine, with all that is recorded of it but the agent's command, which is recorded when it ends. `earlier`: the calls. */
-  static async takeUp(directory: string, durability: Durability): Promise<{ readonly recorder: RolloutRecorder; readonly earlier: readonly Call[] }> {
+  /**
+   * The same for a try that goes on in its living machine, with all that is recorded of it. `isRunning`: but for the agent's command, which is recorded when it ends; else it is the only
+   * one. `earlier`: the calls.
+   */
+  static async takeUp(directory: string, durability: Durability, isRunning: boolean): Promise<{ readonly recorder: RolloutRecorder; readonly earlier: readonly Call[] }> {
     return await guarded(directory, async () => {
-      for (const name of ["commands.jsonl", "commands"]) await rm(join(directory, name), { recursive: true, force: true });
+      if (isRunning) for (const name of ["commands.jsonl", "commands"]) await rm(join(directory, name), { recursive: true, force: true });
       for (const name of CHECKPOINTED_FILES) await cutTornLine(join(directory, name));
       const earlier: Call[] = [];
       for await (const call of readCalls(join(directory, "calls.jsonl"))) earlier.push(call);
-      const before = { calls: Math.max(0, ...earlier.map(({ number }) => number)), commands: 0 };
+      const before = { calls: Math.max(0, ...earlier.map(({ number }) => number)), commands: isRunning ? 0 : 1 };
       return { recorder: new RolloutRecorder(directory, durability, before, await askedIn(directory, earlier)), earlier };
     });
   }

@@ -5,7 +5,7 @@
  *     planned -> admitted -> leased -> prepared -> running -> ended -> collected -> verified -> recorded
  *        ^______________________ rollout_try_failed ______________________________|
  *
- * A checkpoint is taken while it is running, and restored when it is leased; a machine that outlives its controller is taken over while it is running. `recorded` may follow anything but itself. A task of several steps goes from verified back to running.
+ * A checkpoint is taken while it is running, and restored when it is leased; a machine that outlives its controller is taken over while it is running, or ended, or collected. `recorded` may follow anything but itself. A task of several steps goes from verified back to running.
  */
 import { MwError } from "../core/errors.ts";
 import type { GroupId, RolloutId, SandboxId } from "../core/ids.ts";
@@ -92,14 +92,14 @@ export type RolloutEventType = RolloutEvent["type"];
 
 const IN_FLIGHT: readonly Phase[] = ["admitted", "leased", "prepared", "running", "ended", "collected", "verified"];
 
-/** For each event: the phases that it may follow, and the phase that it leads to. */
-export const TRANSITIONS: Readonly<Record<RolloutEventType, { readonly from: readonly Phase[]; readonly to: Phase }>> = {
+/** For each event: the phases that it may follow, and the phase that it leads to; null: it stays in the one that it was in. */
+export const TRANSITIONS: Readonly<Record<RolloutEventType, { readonly from: readonly Phase[]; readonly to: Phase | null }>> = {
   rollout_admitted: { from: ["planned"], to: "admitted" },
   rollout_leased: { from: ["admitted"], to: "leased" },
   rollout_restored: { from: ["leased"], to: "leased" },
   rollout_prepared: { from: ["leased"], to: "prepared" },
   rollout_running: { from: ["prepared", "verified"], to: "running" },
-  rollout_taken_over: { from: ["running"], to: "running" },
+  rollout_taken_over: { from: ["running", "ended", "collected"], to: null },
   rollout_checkpointed: { from: ["running"], to: "running" },
   rollout_ended: { from: ["running"], to: "ended" },
   rollout_collected: { from: ["ended"], to: "collected" },
@@ -180,7 +180,7 @@ export function applyRolloutEvent(state: RolloutState, event: RolloutEvent, at: 
   const dead = event.type === "rollout_try_failed" && event.cause === "controller_lost";
   if (left !== "planned" && !dead) state.phaseMs[left] = (state.phaseMs[left] ?? 0) + Math.max(0, at - state.at);
   if (left === "running" && (event.type === "rollout_try_failed" || event.type === "rollout_recorded")) countUntold(state, event);
-  state.phase = to;
+  state.phase = to ?? left;
   state.at = at;
   update(state, event, at);
 }

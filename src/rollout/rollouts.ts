@@ -16,7 +16,7 @@ import type { Call } from "../gateway/call.ts";
 import { HandoverLost } from "../harness/handover.ts";
 import type { Harness } from "../harness/harness.ts";
 import type { EventLog } from "../store/event-log.ts";
-import { writeDurably, type Durability } from "../store/durable.ts";
+import { writeDurably } from "../store/durable.ts";
 import { handoverDirectory, rolloutDirectory } from "../store/run-directory.ts";
 import type { Task } from "../task/task.ts";
 import { askedIn, untold } from "./asked.ts";
@@ -31,6 +31,8 @@ import { rolloutDocument } from "./report.ts";
 import type { RolloutState } from "./rollout-state.ts";
 import type { RunConfig } from "./run-config.ts";
 import type { RunState } from "./run-state.ts";
+import { forgetAgent } from "./take-over/agent-record.ts";
+import { keptResult } from "./take-over/kept-verdict.ts";
 import { Survivors, type Survivor } from "./take-over/survivors.ts";
 import type { TryResult, TryServices } from "./try/request.ts";
 import { failedTry, runTry } from "./try/try.ts";
@@ -137,9 +139,12 @@ export class Rollouts {
     return this.#survivors.has(rollout) && rollout.vainTries < LIMITS.controllerLosses;
   }
 
-  /** Ends the try that a dead controller left in flight, unless its machine survives. False when that was the last one it gets. */
+  /** Ends the try that a dead controller left in flight, unless its machine survives. False when that was the last one it gets, or it was verified. */
   async recover(rollout: RolloutState): Promise<boolean> {
     if (rollout.phase === "planned" || this.survives(rollout)) return true;
+    const { home, state } = this.#options;
+    const kept = state.run === null ? null : await keptResult(rolloutDirectory(home, state.run, rollout.rollout), rollout);
+    if (kept !== null) return await this.record(rollout, kept).then(() => false);
     const whyNot = this.#survivors.whyNot(rollout);
     const asked = await this.#askedByDead(rollout);
     const error: Failure = { code: "sandbox_failed", message: `the controller died while the rollout was ${rollout.phase}${whyNot === null ? "" : `, and it cannot be taken over: ${whyNot}`}`, fix: null };
@@ -259,7 +264,7 @@ export class Rollouts {
     let restored: Restored | null = null;
     let earlier: readonly Call[] = [];
     try {
-      if (survivor !== null) ({ recorder, earlier } = await takeUp(directory, config.durability));
+      if (survivor !== null) ({ recorder, earlier } = await takeUp(directory, config.durability, survivor.phase === "running"));
       else if (source === null) recorder = await RolloutRecorder.open(directory, config.durability);
       else ({ recorder, restored } = await RolloutRecorder.goOn(directory, config.durability, source));
     } catch (error) {
@@ -308,6 +313,7 @@ export class Rollouts {
     await this.emit(event);
     // Of a rollout that ends before it goes on in its machine, such as one whose task has changed.
     await this.#survivors.take(rollout)?.sandbox.kill();
+    if (this.#services.takeOverSeconds !== null && this.#options.state.run !== null) await forgetAgent(handoverDirectory(this.#options.home, this.#options.state.run, rollout.rollout));
     await this.#writeResult(rollout);
     await this.#releaseCheckpoints(rollout);
   }
@@ -380,9 +386,9 @@ export class Rollouts {
   }
 }
 
-async function takeUp(directory: string, durability: Durability): ReturnType<typeof RolloutRecorder.takeUp> {
+async function takeUp(...of: Parameters<typeof RolloutRecorder.takeUp>): ReturnType<typeof RolloutRecorder.takeUp> {
   try {
-    return await RolloutRecorder.takeUp(directory, durability);
+    return await RolloutRecorder.takeUp(...of);
   } catch (error) {
     throw toMwError(error).code === "host_exhausted" ? error : new HandoverLost(`its records cannot be read: ${toMwError(error).message}`, error);
   }

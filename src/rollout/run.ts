@@ -69,7 +69,7 @@ export async function startRun(dependencies: RunDependencies, request: NewRun, a
   let model: OpenModel | null = null;
   try {
     await sweep(dependencies, machines);
-    const ended = dependencies.gateway === undefined ? await endOthers(machines.backend) : [];
+    const ended = dependencies.gateway === undefined ? await endOthers(machines.backend, []) : [];
     if (ended.length > 0) dependencies.observer.note(`machines of a controller that died, in which nothing could go on, are ended: ${ended.length}`);
     const plan = await firstGroup(readable, taskChecker(dependencies, request, harnesses, machines));
     // An image that every task is to use is there before anything starts.
@@ -129,9 +129,9 @@ export async function resumeRun(dependencies: RunDependencies, run: RunId, apiKe
     if (log.repaired !== null) dependencies.observer.note(`the log ended in half an event (${log.repaired.bytes} bytes at ${log.repaired.offset}), left by a controller that died; it is cut off`);
     const plan = planRun(readInputs(config.inputs), { ...config, harnesses: config.harnesses.map(({ name }) => name), skip: state.sources });
     if (config.takeOverSeconds !== null) survivors = await Survivors.find(dependencies.home, state, machines.backend);
-    if (dependencies.gateway === undefined) await endOthers(machines.backend, survivors);
-    const awaited = survivors.sandboxes;
-    if (awaited.length > 0) dependencies.observer.note(`rollouts that go on in their machines, which outlived the controller: ${awaited.length}`);
+    if (dependencies.gateway === undefined) await endOthers(machines.backend, survivors.sandboxes);
+    const { awaited, sandboxes } = survivors;
+    if (sandboxes.length > 0) dependencies.observer.note(`rollouts that go on in their machines, which outlived the controller: ${sandboxes.length}`);
     model = await openModel({ ...dependencies, awaited }, config, apiKey(config));
     return await drive(dependencies, { config, run, machines, log, state, plan, survivors, model: model?.access ?? null, fresh: state.run === null, errorsAgain: errors });
   } finally {

@@ -22,6 +22,7 @@ export function withoutUnenforceableLimits(backend: SandboxBackend): SandboxBack
     adoptPaused: (id, spec) => backend.adoptPaused(id, enforceable(spec)),
     list: () => backend.list(),
     get: (id) => backend.get(id),
+    ...(backend.sealed === undefined ? {} : { sealed: backend.sealed }),
     close: () => backend.close(),
   };
 }

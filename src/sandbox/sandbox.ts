@@ -251,6 +251,8 @@ export interface SandboxBackend {
   bringImage?(root: RootFilesystem): Promise<void>;
   list(): Promise<readonly { readonly id: SandboxId; readonly labels: Readonly<Record<string, string>>; readonly createdAt: number; readonly state: Sandbox["state"] }[]>;
   get(id: SandboxId): Sandbox | null;
+  /** Ended machines whose files the controller before this one had sealed, which nobody has yet: `seal` gives them, `kill` gives them up. Absent: machines do not outlive their controllers. */
+  readonly sealed?: ReadonlyMap<SandboxId, Sandbox>;
   readonly snapshots: SnapshotStore;
   /**
    * A sandbox that was paused, by this controller or an earlier one, under its old id and with `spec`, whose image must be the one that it had. Still paused: `resume` starts it.

@@ -60,7 +60,7 @@ it("mw run, mw resume of another one and mw serve refuse kindly, with --take-ove
   expect(eventsOf(files, "rollout_leased").length).toBe(1);
   expect(eventsOf(files, "rollout_taken_over").length).toBe(1);
   expect(await runs.essence(files.run)).toEqual([await runs.expected()]);
-}, 300_000);
+}, 600_000);
 
 it("so does mw run where sandboxes wait for the next server, which then has them", async () => {
   const home = join(place, "server");

@@ -4,16 +4,20 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { afterAll, beforeAll, expect, it } from "vitest";
 import { mw } from "../support/cli.ts";
-import { startEngine } from "../support/engine/index.ts";
+import { startEngine, type Engine } from "../support/engine/index.ts";
 import { RunFiles } from "../support/killed-run.ts";
 import { leftoversAfter, machines } from "../support/leftovers.ts";
 import { serve, type Served } from "../support/serve.ts";
 import { steadyPort } from "../support/steady-port.ts";
-import { agents, asked, begun, eventsOf, markOf, said, SurvivingRuns, until } from "../support/surviving-run.ts";
+import { agents, asked, begun, eventsOf, letGo, markOf, said, SurvivingRuns, until, waitingTests } from "../support/surviving-run.ts";
 
 const place = mkdtempSync(join(tmpdir(), "mw-run-takeover-"));
 const runs = new SurvivingRuns(place);
-beforeAll(() => runs.prepare());
+beforeAll(async () => {
+  await runs.prepare();
+  // While no server has the data directory.
+  await runs.expected();
+});
 afterAll(() => rmSync(place, { recursive: true, force: true }));
 
 const thirdQuestion = (agentsThere: number) => ({ what: "the third question", holds: 2, when: (of: RunFiles, to: Parameters<typeof asked>[0]) => begun(of) === agentsThere && asked(to, 2) === agentsThere }) as const;
@@ -42,29 +46,52 @@ it("hears of one that ended while nobody listened", async () => {
   expect(await runs.essence(files.run)).toEqual([await runs.expected()]);
 }, 180_000);
 
-it("goes on under the next server, where a server had the run", async () => {
+/** A server's run, whose server is killed at the moment that `when` is true. */
+async function servedAndKilled(mark: string, when: (files: RunFiles, engine: Engine) => boolean): Promise<RunFiles> {
   const start = (port: number): Promise<Served> => serve({ home: runs.home, key: KEY, port, args: ["--warm", "0", "--take-over", "300"] });
   let held = true;
-  const engine = await startEngine(({ turn }) => ({ content: `answer ${turn}`, ...(held && turn === 2 ? { delayMs: 600_000 } : {}) }));
+  const engine = await startEngine(({ turn }) => ({ content: `answer ${turn}`, ...(held && turn === 2 && !mark.startsWith("held-") ? { delayMs: 600_000 } : {}) }));
   let server = await start(await steadyPort());
   try {
     const files = new RunFiles(runs.home);
-    const running = mw([...runs.arguments(engine, markOf("served"), []), "--server", server.url], { env: { MW_HOME: join(place, "client"), MW_API_KEY: KEY } });
-    await until("the third question", () => attempt(() => thirdQuestion(1).when(files, engine)));
-    const before = agents(markOf("served"));
+    let ended = false;
+    const running = mw([...runs.arguments(engine, mark, []), "--server", server.url], { env: { MW_HOME: join(place, "client"), MW_API_KEY: KEY } }).finally(() => (ended = true));
+    await until("the moment", () => attempt(() => when(files, engine)));
     await server.stop("SIGKILL");
     held = false;
     server = await start(server.port);
+    await until("the end", () => {
+      letGo(mark);
+      return ended;
+    });
     const { code, stderr } = await running;
     expect(code, stderr).toBe(0);
-    expect(before.length).toBe(1);
     expect(eventsOf(files, "rollout_leased").length).toBe(1);
     expect(eventsOf(files, "rollout_taken_over").length).toBe(1);
     expect(await runs.essence(files.run)).toEqual([await runs.expected()]);
+    return files;
   } finally {
     await server.stop();
     await engine.close();
   }
+}
+
+it("goes on under the next server, where a server had the run", async () => {
+  let before = 0;
+  await servedAndKilled(markOf("served"), (files, engine) => {
+    const { when } = thirdQuestion(1);
+    if (!when(files, engine)) return false;
+    before = agents(markOf("served")).length;
+    return true;
+  });
+  expect(before).toBe(1);
+  expect(await leftoversAfter(runs.home)).toEqual([]);
+}, 180_000);
+
+it("is verified under the next server, where its tests ran under a server", async () => {
+  const mark = markOf("held-served");
+  const files = await servedAndKilled(mark, () => waitingTests(mark).length > 0);
+  for (const type of ["rollout_ended", "rollout_collected", "rollout_verified"]) expect(eventsOf(files, type).length, type).toBe(1);
   expect(await leftoversAfter(runs.home)).toEqual([]);
 }, 180_000);
 

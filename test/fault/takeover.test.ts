@@ -178,6 +178,33 @@ describe("taken over", () => {
 });
 
 describe("killed in the middle", () => {
+  test("of what is done with the files of sealed machines: those are ended machines with their files, until they are taken or killed", async () => {
+    const home = freshHome();
+    const mortal = await Mortal.start(home);
+    const make = async (): Promise<Sandbox["id"]> => (await mortal.do({ spec: { root: image.root } })).sandbox;
+    const [mine, other] = [await make(), await make()];
+    await mortal.do({ sandbox: mine, run: "echo mine > /mine" });
+    for (const sandbox of [mine, other]) await mortal.do({ sandbox, start: "seal" });
+    await mortal.kill();
+    await (await Mortal.start(home)).kill();
+    const backend = await open(home);
+    expect(await backend.list()).toEqual([]);
+    expect(backend.get(mine)).toBeNull();
+    expect([...backend.sealed.keys()].toSorted()).toEqual([mine, other].toSorted());
+    const sealed = backend.sealed.get(mine);
+    if (sealed === undefined) throw new Error("It is not there");
+    expect(await sealed.ended).toMatchObject({ reason: "sealed", kept: true });
+    const workspace = await sealed.seal();
+    expect(workspace.bytes).toBeGreaterThan(0);
+    expect((await workspace.changes()).map(({ path }) => Buffer.from(path).toString())).toContain("/mine");
+    expect((await sh(await backend.create({ root: image.root, workspace }), "cat /mine")).out).toBe("mine\n");
+    await expect(sealed.seal()).rejects.toMatchObject({ code: "sandbox_gone" });
+    await backend.sealed.get(other)?.kill();
+    expect(backend.sealed.size).toBe(0);
+    await workspace.release();
+    await ends(home, backend);
+  });
+
   test("of creations: what is there is whole, and keys find it", async () => {
     const home = freshHome();
     const spec: SandboxSpec = { root: image.root };

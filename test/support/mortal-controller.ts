@@ -11,7 +11,7 @@ export interface Errand {
   /** A command to its end, before anything else. */
   readonly run?: string;
   /** Begins this and says so at once. */
-  readonly start?: "create" | "upload" | "snapshot" | "fork" | "freeze" | "allow" | "remake";
+  readonly start?: "create" | "upload" | "snapshot" | "fork" | "freeze" | "seal" | "allow" | "remake";
 }
 
 export interface Done {
@@ -60,6 +60,8 @@ async function underway(sandbox: Sandbox, what: Errand["start"]): Promise<void> 
     // Behind it in the same socket.
     await sandbox.metrics();
   } else if (what === "freeze") await sandbox.freeze();
+  // Its reader runs on.
+  else if (what === "seal") await (await sandbox.seal()).changes();
 }
 
 async function* endless(): AsyncGenerator<Uint8Array> {

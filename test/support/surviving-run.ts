@@ -10,11 +10,13 @@ import { writeTask } from "./tasks.ts";
 
 /** Asks as often as it has to, as the clients of agent CLIs do, and acts once for each answer. Behind one of them it waits for a signal. */
 const PROGRAM = `
-import { appendFileSync, mkdirSync, readFileSync } from "node:fs";
+import { appendFileSync, mkdirSync, readFileSync, writeFileSync } from "node:fs";
 const [, mark, waits] = process.argv;
 const signalled = new Promise((resolve) => process.once("SIGUSR2", resolve));
 setInterval(() => undefined, 1000);
-mkdirSync("/work", { recursive: true });
+for (const directory of ["/work", "/tests"]) mkdirSync(directory, { recursive: true });
+writeFileSync("/work/mark", mark);
+writeFileSync("/tests/planted", "what no verifier is shown");
 appendFileSync("/work/begun", "begun\\n");
 const messages = [{ role: "user", content: readFileSync(0, "utf8") }];
 const ask = async () => {
@@ -38,7 +40,9 @@ for (let turn = 0; turn < 5; turn++) {
 }
 process.exit(0);
 `;
-const TEST = `[ "$(cat /work/begun)" = begun ] && [ "$(tr '\\n' ' ' < /work/log)" = "answer 0 answer 1 answer 2 answer 3 answer 4 " ] && echo 1 > /logs/verifier/reward.txt || { cat /work/begun /work/log; echo 0 > /logs/verifier/reward.txt; }`;
+/** Waits until it is let go, where the agent's mark says so. */
+const TEST = `case "$(cat /work/mark)" in held-*) sh -c 'sleep 1000000; :' "tests-of-$(cat /work/mark)" || : ;; esac
+[ "$(cat /work/begun)" = begun ] && [ "$(tr '\\n' ' ' < /work/log)" = "answer 0 answer 1 answer 2 answer 3 answer 4 " ] && echo 1 > /logs/verifier/reward.txt || { cat /work/begun /work/log; echo 0 > /logs/verifier/reward.txt; }`;
 
 export interface Death {
   readonly what: string;
@@ -97,7 +101,7 @@ export class SurvivingRuns {
   async essence(run: string, lostTries = 0): Promise<readonly unknown[]> {
     const { stdout } = await mw(["export", run], { env: { MW_HOME: this.#home } });
     return stdout.trim().split("\n").map((line) => {
-      const { turns, promptTokens, completionTokens, reward, tries, calls, commands, samples } = JSON.parse(line) as Exported;
+      const { turns, promptTokens, completionTokens, reward, tries, calls, commands, samples, verdict } = JSON.parse(line) as Exported;
       return {
         turns,
         promptTokens,
@@ -108,6 +112,7 @@ export class SurvivingRuns {
         commands: commands.map(({ number, code, stdoutBytes }) => ({ number, code, stdoutBytes })),
         samples: samples.samples.map(({ tokenIds, lossMask }) => ({ tokenIds, lossMask })),
         ledger: samples.ledger,
+        evidence: verdict.evidence,
       };
     });
   }
@@ -134,6 +139,7 @@ export class SurvivingRuns {
       }
       await until("the end", () => {
         look();
+        letGo(mark);
         return controller.child.exitCode !== null;
       });
       const { code, stderr } = await controller.ended;
@@ -161,6 +167,7 @@ interface Exported {
   readonly tries: number;
   readonly calls: readonly { number: number; status: string; tokens: { promptIds: number[]; completionIds: number[] } }[];
   readonly commands: readonly { number: number; code: number; stdoutBytes: number }[];
+  readonly verdict: { readonly evidence: unknown };
   readonly samples: { readonly samples: readonly { tokenIds: number[]; lossMask: number[] }[]; readonly ledger: unknown };
 }
 
@@ -188,10 +195,30 @@ export const markOf = (name: string): string => `${name}-${process.pid}`;
 
 /** Processes of the agents, by their host ids. */
 export function agents(mark: string): readonly string[] {
+  return processesWith(["--input-type=module", mark]);
+}
+
+/** Of tests that wait for the end of the run. */
+export function waitingTests(mark: string): readonly string[] {
+  return processesWith([`tests-of-${mark}`]);
+}
+
+/** Those that wait. */
+export function letGo(mark: string): void {
+  for (const pid of waitingTests(mark)) {
+    try {
+      process.kill(Number(pid), "SIGKILL");
+    } catch {
+      // It has ended meanwhile.
+    }
+  }
+}
+
+function processesWith(all: readonly string[]): readonly string[] {
   return readdirSync("/proc").filter((name) => /^\d+$/.test(name)).filter((pid) => {
     try {
       const words = readFileSync(`/proc/${pid}/cmdline`, "utf8").split("\0");
-      return words.includes("--input-type=module") && words.includes(mark);
+      return all.every((word) => words.includes(word));
     } catch {
       return false;
     }

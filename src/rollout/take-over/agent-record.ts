@@ -1,9 +1,10 @@
 /**
  * What another controller needs to go on with an agent whose process outlives this one, and with it the rollout. It lies beside the log, in a directory of its own, because it holds the
- * agent's key to the gateway and what the agent has said, which are nobody's once the agent has ended:
+ * agent's key to the gateway and what the agent has said, which are nobody's once the try is over:
  *
  *     handover/<rollout>/agent.json        written before the agent's process begins
  *     handover/<rollout>/stdout, stderr    its output as it was read, whole
+ *     handover/<rollout>/cleaned.json      what is taken out of its workspace before that is verified, see `clean-record.ts`
  */
 import { createReadStream } from "node:fs";
 import { mkdir, open, readFile, rm, rmdir, stat, type FileHandle } from "node:fs/promises";
@@ -84,13 +85,18 @@ export class AgentRecord implements Handover {
     });
   }
 
-  /** The agent is over: nobody will go on with it. */
+  /** The try is over. */
   async remove(): Promise<void> {
     for (const file of this.#files.values()) await file.close().catch(() => undefined);
-    await rm(this.#directory, { recursive: true, force: true }).catch(() => undefined);
-    // With the last one.
-    await rmdir(dirname(this.#directory)).catch(() => undefined);
+    await forgetAgent(this.#directory);
   }
+}
+
+/** Nobody goes on with it. */
+export async function forgetAgent(directory: string): Promise<void> {
+  await rm(directory, { recursive: true, force: true }).catch(() => undefined);
+  // With the last one.
+  await rmdir(dirname(directory)).catch(() => undefined);
 }
 
 async function* earlier(directory: string): AsyncGenerator<ExecChunk> {

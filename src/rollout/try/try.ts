@@ -23,6 +23,9 @@ import type { AgentSession } from "../model-access.ts";
 import { PauseOnThink } from "../pause-on-think.ts";
 import { stepsOf, stepReward, type StepWork } from "../steps.ts";
 import { AgentRecord } from "../take-over/agent-record.ts";
+import { cleanJournal } from "../take-over/clean-record.ts";
+import { checkGoesOn, clearHalfDone, leftIn } from "../take-over/go-on.ts";
+import type { Survivor } from "../take-over/survivors.ts";
 import { agentFault, faultOfEarlierStep, isGone } from "./agent-fault.ts";
 import { collectInTime, runHooks } from "./collect.ts";
 import { TryMachines } from "./machines.ts";
@@ -95,12 +98,15 @@ class Try {
     this.phase = "lease";
     let sandbox = survivor === null ? await this.#prepared(root, restored) : await this.#takeOver(root, survivor);
     for (const [index, step] of steps.entries()) {
-      const broken = restored === null && survivor === null ? await this.#prepareStep(sandbox, root, index) : null;
-      await this.#agent(sandbox, step, broken, index > 0);
-      const left = await this.#remains(sandbox, step, root);
+      if (survivor === null || survivor.phase === "running") {
+        const broken = restored === null && survivor === null ? await this.#prepareStep(sandbox, root, index) : null;
+        await this.#agent(sandbox, step, broken, index > 0);
+      }
+      const left = survivor?.phase === "collected" ? await leftIn(survivor) : await this.#remains(sandbox, step, root);
       ({ sandbox } = left);
       const last = index === steps.length - 1;
-      const { verdict, workspace } = await this.#verify(left, step, root, !last);
+      // What a later controller may have to verify again goes when there is nothing more to do.
+      const { verdict, workspace } = await this.#verify(left, step, root, !last || this.#handover !== null);
       if (workspace !== null) this.#machines.keep(workspace);
       verdicts.push(verdict);
       if (verdict.status !== "scored") return this.#verifierFailed(verdict);
@@ -123,13 +129,19 @@ class Try {
     return sandbox;
   }
 
-  /** The machine of an earlier controller, in which the agent is at work. */
-  async #takeOver(root: RootFilesystem, { sandbox }: NonNullable<TryRequest["survivor"]>): Promise<Sandbox> {
+  /** The machine of an earlier controller, in which the agent is at work, or was. */
+  async #takeOver(root: RootFilesystem, survivor: Survivor): Promise<Sandbox> {
+    const { sandbox, phase, facts, stopReason } = survivor;
+    const { task, recorder, handoverDirectory } = this.#request;
     this.#machines.adopt(sandbox);
-    const { digest } = sandbox.spec.root;
-    if (digest !== root.digest) throw new HandoverLost(`its machine stands on the image ${digest}, which is ${root.digest} now`);
+    checkGoesOn(survivor, root, task);
+    if (phase !== "running") {
+      this.stopReason = stopReason;
+      this.#handover = await AgentRecord.takeUp(handoverDirectory, facts);
+      await clearHalfDone(recorder.directory, phase, (await cleanJournal(handoverDirectory)).earlier !== null);
+    }
     // It may have been waiting for an answer.
-    if (this.#services.pauseOnThink) await sandbox.thaw();
+    if (this.#services.pauseOnThink && !survivor.isSealed) await sandbox.thaw();
     await this.#emit({ type: "rollout_taken_over", sandbox: sandbox.id });
     return sandbox;
   }
@@ -347,8 +359,9 @@ class Try {
     const limitMs = 2 * step.verifierTimeoutMs * timeoutMultiplier + LIMITS.verifyOverheadMs;
     const directory = step.name === null ? recorder.directory : join(recorder.directory, "steps", step.name);
     const archive = this.#services.keepWorkspace ? { workspaceArchive: join(directory, "workspace.tar") } : {};
+    const journal = this.#handover === null ? undefined : await cleanJournal(this.#request.handoverDirectory);
     const result = await withDeadline(runtime, limitMs, "verification", signal, (inner) =>
-      verifier.verify({ task, step: step.name, ...left, root, directory, network, timeoutMultiplier, signal: inner, keepWorkspace, ...archive }),
+      verifier.verify({ task, step: step.name, ...left, root, directory, network, timeoutMultiplier, signal: inner, keepWorkspace, journal, ...archive }),
     );
     const { verdict } = result;
     await recorder.write(step.name === null ? "verdict.json" : `verdict-${step.name}.json`, `${JSON.stringify(verdict, null, 2)}\n`);

@@ -96,6 +96,10 @@ class Warm implements WarmBackend {
     return this.#inner.get(id);
   }
 
+  get sealed(): NonNullable<SandboxBackend["sealed"]> {
+    return this.#inner.sealed ?? new Map();
+  }
+
   adoptPaused(id: Sandbox["id"], spec: SandboxSpec): Promise<Sandbox> {
     return this.#inner.adoptPaused(id, spec);
   }

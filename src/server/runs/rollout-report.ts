@@ -6,7 +6,7 @@ import { LIMITS } from "../../core/limits.ts";
 import { fromLogEvent } from "../../rollout/events.ts";
 import { rolloutDocument } from "../../rollout/report.ts";
 import { PHASE_LABELS } from "../../rollout/run-statistics.ts";
-import { PHASES, TRANSITIONS, type RolloutEventType } from "../../rollout/rollout-state.ts";
+import { PHASES, TRANSITIONS, type Phase, type RolloutEventType } from "../../rollout/rollout-state.ts";
 import { rolloutDirectory } from "../../store/run-directory.ts";
 import type { EventView, RolloutReport, Stretch } from "./contract/rollout.ts";
 import type { LiveRun } from "./live-run.ts";
@@ -75,13 +75,15 @@ export async function rolloutReport(run: LiveRun, id: RolloutId, records: Record
 
 /** Phases of all tries, model calls and commands, as stretches of time. */
 function stretchesOf(record: RolloutRecord, events: readonly { readonly at: number; readonly event: ReturnType<typeof fromLogEvent> }[], until: number): Stretch[] {
+  let phase: Phase = "planned";
   const phases = events.flatMap(({ at, event }, index): Stretch[] => {
     const transition = TRANSITIONS[event.type as RolloutEventType];
     if (transition === undefined || transition.to === "recorded") return [];
+    phase = transition.to ?? phase;
     const next = events[index + 1];
     const bad = event.type === "rollout_try_failed";
     const detail = bad ? `${event.outcome}: ${event.error.message}` : "try" in event && event.try > 1 ? `try ${event.try}` : "";
-    return [{ lane: "phase", start: at, end: Math.max(at, next?.at ?? until), label: bad ? "waits for its next try" : PHASE_LABELS[transition.to], detail: detail.slice(0, LABEL_CHARACTERS), ref: PHASES.indexOf(transition.to), ok: !bad }];
+    return [{ lane: "phase", start: at, end: Math.max(at, next?.at ?? until), label: bad ? "waits for its next try" : PHASE_LABELS[phase], detail: detail.slice(0, LABEL_CHARACTERS), ref: PHASES.indexOf(phase), ok: !bad }];
   });
   const calls = record.calls.map(
     ({ number, at, durationMs, status, failure, completionTokens }): Stretch => ({

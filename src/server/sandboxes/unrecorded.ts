@@ -7,5 +7,6 @@ import { DurableRecords } from "./durable-records.ts";
 export async function endUnrecorded(home: string, backend: SandboxBackend, claimed: readonly string[], log: (line: string) => void): Promise<void> {
   const recorded = new Set<string>([...claimed, ...(await new DurableRecords(home).all(log)).map(({ facts }) => facts.id)]);
   const others = (await backend.list()).filter(({ id }) => !recorded.has(id));
-  await Promise.all(others.map(async ({ id }) => backend.get(id)?.kill().catch((error: unknown) => log(`ending ${id}: ${messageOf(error)}`))));
+  const sealed = [...(backend.sealed?.values() ?? [])].filter(({ id }) => !claimed.includes(id));
+  await Promise.all([...others.map(({ id }) => backend.get(id)), ...sealed].map(async (machine) => machine?.kill().catch((error: unknown) => log(`ending ${machine.id}: ${messageOf(error)}`))));
 }

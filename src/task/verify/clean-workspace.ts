@@ -7,12 +7,23 @@ import type { ImageView } from "./image-view.ts";
 import { DEFAULT_PATH } from "./protected-paths.ts";
 import { planSanitation, type Sanitation, type SanitationFacts } from "./sanitation.ts";
 
+/** What is taken out is written down before it is, where somebody else may have to go on with the workspace: once it is out, nothing shows that it was there. */
+export interface CleanJournal {
+  /** As it was written down last, by an earlier one. */
+  readonly earlier: Sanitation | null;
+  /** Durable when it resolves. */
+  write(all: Sanitation): Promise<void>;
+}
+
 export interface CleanFacts {
   readonly task: Task;
   readonly root: RootFilesystem;
   readonly image: ImageView;
   readonly agentOwns: readonly string[];
   readonly instruction: string;
+  /** Of what was done with the workspace before. */
+  readonly notes: readonly string[];
+  readonly journal: CleanJournal | undefined;
 }
 
 /** What one pass can bring to light for the next: a restored directory shows files that were hidden. */
@@ -21,7 +32,8 @@ const PASSES = 4;
 /** Reads as code that runs at start, as a plugin, and as a configuration of pytest. */
 const UNREADABLE = Buffer.from("import unreadable\n[pytest11]\n[pytest]\n[tool:pytest]\n[tool.pytest]\n");
 
-export async function cleanWorkspace(workspace: Workspace, { task, root, image, agentOwns, instruction }: CleanFacts): Promise<Sanitation> {
+/** `notes` of the answer have the given ones before its own. */
+export async function cleanWorkspace(workspace: Workspace, { task, root, image, agentOwns, instruction, notes, journal }: CleanFacts): Promise<Sanitation> {
   const workdir = task.environment.workdir ?? root.workdir;
   const facts: SanitationFacts = {
     image,
@@ -37,25 +49,23 @@ export async function cleanWorkspace(workspace: Workspace, { task, root, image, 
         throw error;
       }),
   };
-  const first = await pass(workspace, facts);
-  const restored = new Set(first.restored);
-  const removed = new Set(first.removed);
-  let last = first;
-  for (let passes = 1; last.restored.length + last.removed.length > 0; passes++) {
-    if (passes > PASSES) {
-      throw new MwError("sandbox_failed", `The workspace ${workspace.id} still has what was discarded from it: ${[...last.restored, ...last.removed].slice(0, 5).join(", ")}`, {
+  let all = journal?.earlier ?? null;
+  if (all !== null) await workspace.discard(all.discard);
+  for (let passes = 0; ; passes++) {
+    const plan = await planSanitation(await workspace.changes(), facts);
+    const isLast = plan.restored.length + plan.removed.length === 0;
+    if (!isLast && passes >= PASSES) {
+      throw new MwError("sandbox_failed", `The workspace ${workspace.id} still has what was discarded from it: ${[...plan.restored, ...plan.removed].slice(0, 5).join(", ")}`, {
         facts: { workspace: workspace.id },
       });
     }
-    last = await pass(workspace, facts);
-    for (const path of last.restored) restored.add(path);
-    for (const path of last.removed) removed.add(path);
+    all = all === null ? { ...plan, notes: [...notes, ...plan.notes] } : { ...all, discard: [...all.discard, ...plan.discard], restored: union(all.restored, plan.restored), removed: union(all.removed, plan.removed) };
+    await journal?.write(all);
+    await workspace.discard(plan.discard);
+    if (isLast) return all;
   }
-  return { ...first, restored: [...restored], removed: [...removed] };
 }
 
-async function pass(workspace: Workspace, facts: SanitationFacts): Promise<Sanitation> {
-  const plan = await planSanitation(await workspace.changes(), facts);
-  await workspace.discard(plan.discard);
-  return plan;
+function union(one: readonly string[], two: readonly string[]): readonly string[] {
+  return [...new Set([...one, ...two])];
 }

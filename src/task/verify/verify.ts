@@ -15,7 +15,7 @@ import { expandPlaceholders } from "../placeholders.ts";
 import { changeNetwork, networkSpec, type PhaseNetwork } from "../network.ts";
 import type { Task, TaskEnvironment, TaskStep, TaskVerifier, Verdict } from "../task.ts";
 import { agentCaused, agentCausedInPlace, brokenOutcome } from "./agent-caused.ts";
-import { cleanWorkspace } from "./clean-workspace.ts";
+import { cleanWorkspace, type CleanJournal } from "./clean-workspace.ts";
 import type { EditableInstall } from "./editable.ts";
 import { imageUser, scriptRunner } from "./image-users.ts";
 import { imageView, type ImageView } from "./image-view.ts";
@@ -57,6 +57,8 @@ export interface VerifyRequest {
   readonly mode?: TaskVerifier["mode"];
   /** Where the agent's files are kept as they are, before anything is cleaned: an archive that does not exist yet. Best effort, said in the verdict's notes. */
   readonly workspaceArchive?: string;
+  /** In `fresh` mode. What an earlier one says was archived then, too. */
+  readonly journal?: CleanJournal | undefined;
   /** Keeps the sealed workspace for the next step's machine; the caller releases it. */
   readonly keepWorkspace?: boolean;
 }
@@ -131,7 +133,7 @@ class Verification {
   }
 
   async #fresh(): Promise<VerifyResult> {
-    const { sandbox, root, task, keepWorkspace, signal } = this.#request;
+    const { sandbox, root, task, keepWorkspace, journal, signal } = this.#request;
     const tests = await readTestFiles(task, this.#step);
     await (this.#request.workspace === undefined ? sandbox.killProcesses() : sandbox.kill());
     signal.throwIfAborted();
@@ -139,16 +141,16 @@ class Verification {
     if (workspace instanceof MwError) return { verdict: await this.#judge(root, tests, () => Promise.reject(workspace), await this.#testRun(root, task.environment, tests, false), noEvidence()), workspace: null };
     let kept = false;
     try {
-      const archived = await archiveWorkspace(workspace, this.#request.workspaceArchive, signal);
-      const facts = { task, root, image: this.#image(root), agentOwns: this.#settings.agentOwns, instruction: this.#instruction() };
+      const notes = (journal?.earlier ?? null) === null ? await archiveWorkspace(workspace, this.#request.workspaceArchive, signal) : [];
+      const facts = { task, root, image: this.#image(root), agentOwns: this.#settings.agentOwns, instruction: this.#instruction(), notes, journal };
       const clean = await cleanWorkspace(workspace, facts).catch(returned);
       if (clean instanceof MwError) {
-        const verdict = await this.#judge(root, tests, () => Promise.reject(clean), await this.#testRun(root, task.environment, tests, false), { ...noEvidence(), notes: archived });
+        const verdict = await this.#judge(root, tests, () => Promise.reject(clean), await this.#testRun(root, task.environment, tests, false), { ...noEvidence(), notes });
         kept = keepWorkspace === true;
         return { verdict, workspace: kept ? workspace : null };
       }
       const run = await this.#testRun(root, task.environment, tests, clean.pytestConfigChanged);
-      const evidence: Evidence = { ...noEvidence(), restored: clean.restored, removed: clean.removed, notes: [...archived, ...clean.notes] };
+      const evidence: Evidence = { restored: clean.restored, removed: clean.removed, notes: clean.notes };
       const attempt = (): Promise<TestOutcome> => this.#inMachine(root, task.environment, run, { workspace, refreshLoaderCache: clean.refreshLoaderCache, editable: clean.editable });
       const verdict = await this.#judge(root, tests, attempt, run, evidence);
       kept = keepWorkspace === true;
@@ -255,12 +257,7 @@ class Verification {
     return outcome;
   }
 
-  async #inMachine(
-    root: RootFilesystem,
-    environment: TaskEnvironment,
-    run: TestRun,
-    setup: MachineSetup,
-  ): Promise<TestOutcome> {
+  async #inMachine(root: RootFilesystem, environment: TaskEnvironment, run: TestRun, setup: MachineSetup): Promise<TestOutcome> {
     const { signal } = this.#request;
     signal.throwIfAborted();
     const machine = await this.#options.backend.create(this.#spec(root, environment, setup.workspace));

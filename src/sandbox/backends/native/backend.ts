@@ -65,6 +65,7 @@ export class NativeBackend implements SandboxBackend {
   readonly #runtime: Runtime;
   readonly snapshots: DiskSnapshotStore;
   readonly #machines = new Map<SandboxId, NativeMachine>();
+  readonly sealed = new Map<SandboxId, NativeMachine>();
   readonly #byKey = new KeyedCreation<NativeMachine>();
   #spawner: Promise<Spawner> | null = null;
   /** Of the one that lives, or lived last. */
@@ -104,7 +105,12 @@ export class NativeBackend implements SandboxBackend {
     const ended = new Set<string>();
     const stop = spawner.onEnded(({ id }) => ended.add(id));
     const holds = await this.snapshots.keepWith(spawner.hello.pid);
-    const { machines, rest, workspaces } = await recallMachines(spawner);
+    const { machines, sealed, rest, workspaces } = await recallMachines(spawner);
+    for (const note of sealed) {
+      const machine = this.#machine(note.id, note.spec, { ...note.ground, hold: NO_HOLD });
+      machine.recallSealed(spawner, note);
+      this.sealed.set(note.id, machine);
+    }
     for (const recalled of machines) await this.#takeOverOne(spawner, recalled).catch((error: unknown) => this.#say(`the sandbox ${recalled.note.id} could not be taken over, and is ended: ${messageOf(error)}`));
     for (const id of rest) await spawner.kill(id).catch(() => undefined);
     for (const id of workspaces) await spawner.releaseWorkspace(id).catch(() => undefined);
@@ -222,7 +228,10 @@ export class NativeBackend implements SandboxBackend {
       makeChild: (child, on) => this.#makeChild(child, on),
       egress: () => this.#openEgress(),
       keepMs: this.#keepMs,
-      forget: (gone) => this.#machines.delete(gone),
+      forget: (gone) => {
+        this.#machines.delete(gone);
+        this.sealed.delete(gone);
+      },
     };
     const machine = new NativeMachine(context, id, spec, spec.ttlMs ?? LIMITS.leaseDefaultMs, ground);
     this.#machines.set(id, machine);

@@ -15,7 +15,7 @@ import type { DiskSnapshotStore, LayerHold } from "../../snapshots/disk-store.ts
 import type { SnapshotRecord } from "../../snapshots/record.ts";
 import { Lease } from "../lease.ts";
 import { type LimitCounts, LimitCauses, NO_LIMITS } from "../limit-causes.ts";
-import { createRequest, creationError, type Ground } from "./ground.ts";
+import { createRequest, creationError, NO_HOLD, type Ground } from "./ground.ts";
 import { InitConnection } from "./init-connection.ts";
 import type { PersistedLayers } from "./keeping.ts";
 import { MachineClient } from "./machine-client.ts";
@@ -65,6 +65,8 @@ export abstract class MachineLife {
   protected paused: SnapshotRecord | null = null;
   protected frozen = false;
   protected end: SandboxEnd | null = null;
+  /** By the controller before, and nobody has its files yet. */
+  protected sealed = false;
   /** Its machine ends because we are putting another one in its place, or none. */
   protected changing = false;
   /** Told of that end. */
@@ -171,6 +173,14 @@ export abstract class MachineLife {
     await this.note();
     // Of one that stands still they stand still with it.
     if (!this.frozen) void this.client.endHelpers();
+  }
+
+  /** It was another controller's, which sealed it: its files are kept by the spawner. */
+  recallSealed(spawner: Spawner, note: MachineNote): void {
+    this.#recall(note, { ...note.ground, hold: NO_HOLD });
+    this.incarnation = { spawner };
+    this.sealed = true;
+    this.finish({ reason: "sealed", limits: note.carried.limits, kept: true });
   }
 
   /** It was another controller's, and was being made again on that ground. */

@@ -198,6 +198,13 @@ export class NativeMachine extends MachineLife implements Sandbox {
     return this.#turn.use(async () => {
       const spawner = this.incarnation?.spawner;
       if (spawner === undefined) throw this.gone();
+      if (this.sealed) {
+        // One that died, and whose files waited for that.
+        await spawner.seal(this.id).catch(() => undefined);
+        const workspace = await SealedWorkspace.takeUp(spawner, this.id, this.context.runtime);
+        this.#handedOut();
+        return workspace;
+      }
       const { memoryLayers, diskLayers, hold } = this.ground;
       // Its end lets go of the layers, which are read after it.
       this.ground = { ...this.ground, hold: NO_HOLD };
@@ -223,12 +230,21 @@ export class NativeMachine extends MachineLife implements Sandbox {
     await this.steady();
     if (this.paused !== null) await this.#turn.use(() => this.#endPaused());
     if (this.end === null) await this.incarnation?.spawner.kill(this.id);
+    else if (this.sealed) {
+      this.#handedOut();
+      await this.incarnation?.spawner.releaseWorkspace(this.id).catch(() => undefined);
+    }
     // What waits for a seal is gone with its keeper.
     else if (this.end.kept) {
       await this.incarnation?.spawner.kill(this.id).catch(() => undefined);
       await this.ground.hold.release();
     }
     await this.ended;
+  }
+
+  #handedOut(): void {
+    this.sealed = false;
+    this.context.forget(this.id);
   }
 
   /** Unless it was resumed meanwhile. What was kept goes first: nobody would know of it afterwards. */

@@ -13,15 +13,20 @@ export interface Recalled {
 /** Between two looks at what the controller before has begun and nobody can hurry. */
 const LOOK_MS = 20;
 
-/** Waits for whatever is under way in the spawner. `rest`: ids of machines that nobody was told of. `workspaces`: files in its keeping, nobody's now, which machines may stand on. */
-export async function recallMachines(spawner: Spawner): Promise<{ readonly machines: readonly Recalled[]; readonly rest: readonly string[]; readonly workspaces: readonly string[] }> {
+/**
+ * Waits for whatever is under way in the spawner. `sealed`: notes of machines that have ended, and whose files are kept under their ids. `rest`: ids of machines that nobody was told of.
+ * `workspaces`: other files in its keeping, nobody's now, which machines may stand on.
+ */
+export async function recallMachines(spawner: Spawner): Promise<{ readonly machines: readonly Recalled[]; readonly sealed: readonly MachineNote[]; readonly rest: readonly string[]; readonly workspaces: readonly string[] }> {
   let list = await spawner.list();
   while (list.unfinished.length > 0) {
     await sleep();
     list = await spawner.list();
   }
-  const running = await recallAll(spawner, list.running);
+  const running = new Map(await recallAll(spawner, list.running));
   const sealed = await recallAll(spawner, (await spawner.list()).sealed);
+  // As it was looked at.
+  for (const id of sealed.keys()) running.delete(id);
   const machines: Recalled[] = [];
   const rest: string[] = [];
   const layers = [...sealed.values()].flatMap((layer) => layer.note?.next ? [layer.note] : []);
@@ -32,7 +37,9 @@ export async function recallMachines(spawner: Spawner): Promise<{ readonly machi
     else machines.push({ note: note === null && about.next !== null ? { ...about, ground: about.next, next: null } : about, running: state });
   }
   for (const note of layers) if (!running.has(note.id)) machines.push({ note, running: null });
-  return { machines, rest, workspaces: [...sealed.keys()] };
+  // With layers below it, it would have to be read with those.
+  const ended = [...sealed].flatMap(([id, { note }]) => (note !== null && note.id === id && note.next === null && note.ground.memoryLayers === 0 && note.ground.diskLayers.length === 0 ? [note] : []));
+  return { machines, sealed: ended, rest, workspaces: [...sealed.keys()].filter((id) => !ended.some((note) => note.id === id)) };
 }
 
 type Found = Omit<RecalledMachine, "note"> & { readonly note: MachineNote | null };

@@ -2,8 +2,13 @@
 import { resolve } from "node:path";
 import { MwError } from "../../../core/errors.ts";
 import type { SandboxId } from "../../../core/ids.ts";
+import { LIMITS } from "../../../core/limits.ts";
+import type { Runtime } from "../../../core/runtime.ts";
 import type { SandboxPath, Workspace, WorkspaceChange } from "../../sandbox.ts";
 import { WorkspaceReader } from "./workspace.ts";
+
+/** Between two looks at whether it is there. */
+const LOOK_MS = 20;
 
 /** Who holds the files. */
 export interface WorkspaceKeeper {
@@ -19,10 +24,24 @@ export class SealedWorkspace implements Workspace {
   #reader: Promise<WorkspaceReader> | null = null;
   #released = false;
 
-  constructor(keeper: WorkspaceKeeper, id: SandboxId, bytes: number) {
+  constructor(keeper: WorkspaceKeeper, id: SandboxId, bytes: number, reader: WorkspaceReader | null = null) {
     this.#keeper = keeper;
     this.id = id;
     this.bytes = bytes;
+    this.#reader = reader === null ? null : Promise.resolve(reader);
+  }
+
+  /** One that an earlier controller had. Its reader serves that one to the end, in the middle of something perhaps, and another one starts then. */
+  static async takeUp(keeper: WorkspaceKeeper, id: SandboxId, runtime: Runtime): Promise<SealedWorkspace> {
+    for (const end = runtime.monotonic() + LIMITS.collectTimeoutMs; ; await runtime.sleep(LOOK_MS)) {
+      const socket = await keeper.openWorkspace(id);
+      try {
+        const reader = await WorkspaceReader.connect(socket);
+        return new SealedWorkspace(keeper, id, await reader.usage(), reader);
+      } catch (error) {
+        if (!(error instanceof MwError) || error.code !== "sandbox_gone" || runtime.monotonic() > end) throw error;
+      }
+    }
   }
 
   async changes(): Promise<readonly WorkspaceChange[]> {
