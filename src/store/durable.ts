@@ -1,4 +1,5 @@
 /** Files that are there whole or not at all. */
+import type { WriteStream } from "node:fs";
 import { open, rename } from "node:fs/promises";
 
 /** What a completed write survives: the death of any process, or also a power cut. */
@@ -25,4 +26,10 @@ export async function syncDirectory(path: string): Promise<void> {
   } finally {
     await directory.close();
   }
+}
+
+/** Before a file that was not written whole is removed: one that is still being opened would be made again by that. */
+export async function closed(file: WriteStream): Promise<void> {
+  file.destroy();
+  if (!file.closed) await new Promise<void>((resolve) => file.once("close", resolve));
 }

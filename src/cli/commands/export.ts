@@ -12,6 +12,7 @@ import { loadRunState, type RunState } from "../../rollout/run-state.ts";
 import { writeParquet } from "../../rollout/samples/parquet.ts";
 import { rolloutTokens, sampleRows } from "../../rollout/samples/rollout-samples.ts";
 import { writeSafetensors } from "../../rollout/samples/safetensors.ts";
+import { closed } from "../../store/durable.ts";
 import { findRun, rolloutDirectory } from "../../store/run-directory.ts";
 import { loadConfig } from "../config.ts";
 import type { AppContext } from "../context.ts";
@@ -94,10 +95,12 @@ async function writableFile(path: string): Promise<string> {
 /** There in full or not at all. */
 async function writeWhole(path: string, lines: AsyncIterable<string>): Promise<void> {
   const part = `${path}.part`;
+  const file = createWriteStream(part);
   try {
-    await pipeline(lines, createWriteStream(part));
+    await pipeline(lines, file);
     await rename(part, path);
   } finally {
+    await closed(file);
     await rm(part, { force: true });
   }
 }

@@ -97,8 +97,13 @@ describe("samples in files", () => {
       yield* rows(3);
       throw new Error("no more");
     };
-    await expect(writeSafetensors(join(home, "a.safetensors"), broken())).rejects.toThrow("no more");
-    await expect(writeParquet(join(home, "a.parquet"), broken())).rejects.toThrow("no more");
+    // Also where a file is only being opened when it is to go: many at once keep each other waiting.
+    await Promise.all(
+      Array.from({ length: 50 }, async (_, at) => {
+        await expect(writeSafetensors(join(home, `${at}.safetensors`), broken())).rejects.toThrow("no more");
+        await expect(writeParquet(join(home, `${at}.parquet`), broken())).rejects.toThrow("no more");
+      }),
+    );
     expect(readdirSync(home)).toEqual([]);
   });
 

@@ -7,8 +7,9 @@
  */
 import { createReadStream, createWriteStream } from "node:fs";
 import { rename, rm } from "node:fs/promises";
-import { finished } from "node:stream/promises";
+import { finished, pipeline } from "node:stream/promises";
 import { once } from "node:events";
+import { closed } from "../../store/durable.ts";
 import type { SampleFacts, SampleRow } from "./sample-row.ts";
 
 export const SAMPLES_FORMAT = "manyworlds-samples-1";
@@ -71,15 +72,19 @@ function header(facts: readonly SampleFacts[], spools: ReadonlyMap<TensorName, S
 }
 
 async function assemble(path: string, head: Buffer, spools: ReadonlyMap<TensorName, Spool>): Promise<void> {
+  const parts = async function* (): AsyncGenerator<Buffer> {
+    yield head;
+    for (const { name } of TENSORS) {
+      const spool = spools.get(name);
+      if (spool !== undefined && spool.size > 0) yield* createReadStream(spool.path, { highWaterMark: 1 << 20 }) as AsyncIterable<Buffer>;
+    }
+  };
   const out = createWriteStream(path);
-  out.write(head);
-  for (const { name } of TENSORS) {
-    const spool = spools.get(name);
-    if (spool === undefined || spool.size === 0) continue;
-    for await (const chunk of createReadStream(spool.path, { highWaterMark: 1 << 20 })) if (!out.write(chunk)) await once(out, "drain");
+  try {
+    await pipeline(parts, out);
+  } finally {
+    await closed(out);
   }
-  out.end();
-  await finished(out);
 }
 
 class Spool {
@@ -107,7 +112,7 @@ class Spool {
   }
 
   async remove(): Promise<void> {
-    this.#out.destroy();
+    await closed(this.#out);
     await rm(this.path, { force: true });
   }
 }

@@ -163,6 +163,7 @@ describe("delivery over HTTP", () => {
     );
     await startRun({ lease_s: LEASE_S, group_size: 1, samples: { max_tokens: null } });
     await ask("POST", "/v1/runs/r/groups", { groups: [{ group_id: "a", task: "/t" }] });
+    const brokenOff = new Promise((resolve) => server.http.once("connection", (socket) => socket.once("close", resolve)));
     const idle = connect(Number(new URL(server.url).port), "127.0.0.1");
     idle.pause();
     const body = JSON.stringify({ wait_ms: 60_000 });
@@ -173,7 +174,8 @@ describe("delivery over HTTP", () => {
     const next = await fetch(`${server.url}/v1/runs/r/lease`, { method: "POST", headers: { "content-type": "application/json" }, body });
     const whole = (await next.arrayBuffer()).byteLength;
     expect(whole).toBeGreaterThan(sampled * BYTES_A_TOKEN);
-    // Read on, it has less than that, and its end.
+    // Read on, it has less than that, and its end. The next one may have all of it before the server looks at the first.
+    await brokenOff;
     let read = 0;
     idle.on("data", (data: Buffer) => void (read += data.length)).resume();
     await ended;

@@ -10,6 +10,7 @@ import { decompressed } from "../../image/decompress.ts";
 import { readTar } from "../../image/tar-read.ts";
 import { TreeWriter } from "../../image/unpacker.ts";
 import type { Image } from "../../image/image.ts";
+import { closed } from "../../store/durable.ts";
 import { ProblemError } from "../problem.ts";
 import { Admission } from "../sandboxes/admission.ts";
 import type { Services } from "../services.ts";
@@ -112,10 +113,12 @@ export class TemplateBuilds {
     await this.#services.sandboxes.expectRoom();
     const path = this.#archive(upload.templateID, upload.hash);
     const part = `${path}.${token}`;
+    const file = createWriteStream(part, { mode: 0o600 });
     try {
-      await pipeline(body, limited(LIMITS.templateUploadBytes), createWriteStream(part, { mode: 0o600 }));
+      await pipeline(body, limited(LIMITS.templateUploadBytes), file);
       await rename(part, path);
     } finally {
+      await closed(file);
       await rm(part, { force: true });
     }
   }

@@ -1,5 +1,6 @@
 /** The routes of delivery on a port of loopback, with rollouts that are only simulated. */
 import fastify from "fastify";
+import type { Server } from "node:http";
 import type { AddressInfo } from "node:net";
 import { systemRuntime } from "../../../src/core/runtime.ts";
 import { DeliveryRegistry } from "../../../src/delivery/registry.ts";
@@ -11,6 +12,7 @@ import { scoredEnd, SimulatedWorker } from "./simulated-worker.ts";
 
 export interface DeliveryServer {
   readonly url: string;
+  readonly http: Server;
   readonly registry: DeliveryRegistry;
   readonly draining: AbortController;
   close(): Promise<void>;
@@ -36,6 +38,7 @@ export async function startDeliveryServer(directory: string, openWorker: WorkerF
   const address = app.server.address() as AddressInfo;
   return {
     url: `http://127.0.0.1:${address.port}`,
+    http: app.server,
     registry,
     draining,
     close: async () => {
