@@ -45,9 +45,11 @@ export async function serverRoutes(): Promise<ServerRoutes> {
 
 /** Services that do nothing: routes are mounted, and never asked. */
 function nothing(home: string, upgrades: RegExp[]): Services {
+  const empty = { [Symbol.iterator]: [][Symbol.iterator].bind([]) };
   const stub: unknown = new Proxy(() => undefined, {
-    get: (_, name) => (name === "then" ? undefined : name === Symbol.iterator ? [][Symbol.iterator].bind([]) : stub),
-    apply: () => Promise.resolve(stub),
+    get: (_, name) => (name === "then" ? undefined : name === Symbol.iterator ? empty[Symbol.iterator] : stub),
+    // Some wait for what they asked for, some go through it.
+    apply: () => Object.assign(Promise.resolve(stub), empty),
   });
   const parts = { home, version: "0", runtime: systemRuntime, env: {}, machines: stub, runs: stub, sandboxes: stub, draining: new AbortController().signal, upgrades: { add: (pattern: RegExp) => upgrades.push(pattern) }, addFront: () => undefined, log: () => undefined };
   // Mounting looks at nothing else.
