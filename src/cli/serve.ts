@@ -41,7 +41,7 @@ export const serveCommand: Command<AppContext> = buildCommand<ServeFlags, [], Ap
       maxSnapshotsPerOwner: { kind: "parsed", parse: SETTINGS.maxSnapshotsPerOwner.parse, optional: true, placeholder: "n", brief: "snapshots of one owner; more are refused (default: no limit)" },
       maxDiskPerOwner: { kind: "parsed", parse: SETTINGS.maxDiskPerOwner.parse, optional: true, placeholder: "size", brief: "disk of one owner: what its snapshots and paused sandboxes hold and its sandboxes may write (default: no limit)" },
       warm: { kind: "parsed", parse: SETTINGS.warmSandboxes.parse, optional: true, placeholder: "n", brief: "sandboxes kept ready, of the kinds that are asked for; 0: none (default 16)" },
-      takeOver: { kind: "parsed", parse: integerParser(1, LIMITS.takeOverSeconds), optional: true, placeholder: "seconds", brief: "sandboxes, and machines with agent CLIs at work, outlive this server's death that long, and those of one that died are taken over" },
+      takeOver: { kind: "parsed", parse: integerParser(1, LIMITS.takeOverSeconds), optional: true, placeholder: "seconds", brief: "sandboxes, and machines with agents at work, outlive this server's death that long, and those of one that died are taken over" },
       json: { kind: "boolean", default: false, withNegated: false, brief: "print the address as one JSON document" },
       zmq: { kind: "parsed", parse: textParser, optional: true, placeholder: "address", brief: "also serve rollouts to prime-rl, at tcp://127.0.0.1:5000 or another ZeroMQ address" },
       zmqWire: { kind: "enum", values: ["deltas", "whole"], default: "deltas", brief: "form of its answers: deltas for verifiers 0.4 and newer, whole for older ones" },

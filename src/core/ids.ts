@@ -46,6 +46,11 @@ export function newId<Kind extends keyof Kinds>(kind: Kind, runtime: Runtime): K
   return `${kind}${stamp}${tail}` as Kinds[Kind];
 }
 
+/** Of the command of one tool call of a rollout, whoever asks for it. No `newId` is like it: it would be of the year 1970. */
+export function execIdOf(call: number, index: number): ExecId {
+  return `ex${String(call).padStart(9, "0")}${String(index).padStart(11, "0")}` as ExecId;
+}
+
 /** True for strings that `newId` could have made; the guard at every place where an id becomes part of a path. */
 export function isId<Kind extends keyof Kinds>(kind: Kind, text: string): text is Kinds[Kind] {
   return text.startsWith(kind) && /^[0-9a-hjkmnp-tv-z]{20}$/.test(text.slice(kind.length));

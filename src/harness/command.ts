@@ -1,9 +1,8 @@
 /** Runs one command of an agent, keeps a bounded view of its output, and has it recorded before the caller acts on it. */
-import { MwError, type ErrorCode } from "../core/errors.ts";
+import { messageOf, MwError, type ErrorCode } from "../core/errors.ts";
 import { LIMITS } from "../core/limits.ts";
-import type { ExecId } from "../core/ids.ts";
 import type { Exec, ExecChunk, ExecExit, ExecOptions, Sandbox } from "../sandbox/sandbox.ts";
-import { HandoverLost, type BegunAgent, type Handover } from "./handover.ts";
+import { HandoverLost, type BegunProcess, type Handover } from "./handover.ts";
 import type { CommandRecord, HarnessContext } from "./harness.ts";
 import { ClippedOutput } from "./output.ts";
 
@@ -22,8 +21,10 @@ export interface CommandOptions extends Omit<ExecOptions, "signal" | "maxOutputB
    * the agent's doing, and is then a command that failed with 126, not a failure of the machinery.
    */
   readonly agentWasHere: boolean;
-  /** It is the agent itself, which another controller may go on with. */
+  /** Another controller may go on with it. */
   readonly handover?: Handover | undefined;
+  /** For that one, see `Handover.beginning`. */
+  readonly plan?: unknown;
 }
 
 /** Aborting the rollout kills the command; the record is written all the same. */
@@ -53,7 +54,7 @@ export async function runCommand(context: HarnessContext, options: CommandOption
 export const AGENT_CAN_CAUSE: ReadonlySet<ErrorCode> = new Set<ErrorCode>(["invalid_input", "not_found", "busy", "limit_exceeded", "timeout"]);
 
 async function execute(context: HarnessContext, options: CommandOptions): Promise<CommandResult> {
-  const { shown: _shown, agentWasHere: _agentWasHere, handover, ...execOptions } = options;
+  const { shown: _shown, agentWasHere: _agentWasHere, handover, plan, ...execOptions } = options;
   const { user, workdir, budgets, sandbox } = context;
   const stdout = new ClippedOutput(budgets.outputBytes);
   const stderr = new ClippedOutput(budgets.outputBytes);
@@ -67,24 +68,30 @@ async function execute(context: HarnessContext, options: CommandOptions): Promis
   };
   const { begun = null } = handover ?? {};
   if (begun !== null) for await (const chunk of begun.earlier()) keep(chunk);
-  else await handover?.beginning();
-  const exec = handover === undefined || begun === null ? await sandbox.exec(handover === undefined ? complete : { ...complete, id: handover.exec }) : await attach(sandbox, handover.exec, begun, complete);
+  else await handover?.beginning(plan);
+  const exec = handover === undefined ? await sandbox.exec(complete) : begun === null ? await sandbox.exec({ ...complete, id: handover.exec }) : await attach(sandbox, handover, begun, complete);
   for await (const chunk of exec.output) {
     // Once it is asked for more, the machine forgets it.
     await handover?.said(chunk);
     keep(chunk);
   }
   const exit = await exec.exit;
-  // A sandbox that died has nothing left to forget; another controller may still ask how its agent ended.
+  // A sandbox that died has nothing left to forget; another controller may still ask how the process ended.
   if (exit.ended !== "lost" && handover === undefined) await exec.acknowledge().catch(() => undefined);
   return { exit, stdout: stdout.render(exit.stdoutBytes), stderr: stderr.render(exit.stderrBytes) };
 }
 
 /** To a command that an earlier controller began, of whose input it may not have sent all. */
-async function attach(sandbox: Sandbox, id: ExecId, { offsets }: BegunAgent, { stdin = "", signal }: Pick<ExecOptions, "stdin"> & { readonly signal: AbortSignal }): Promise<Exec> {
+async function attach(sandbox: Sandbox, { exec: id, orBegins }: Handover, { offsets }: BegunProcess, options: ExecOptions & { readonly signal: AbortSignal }): Promise<Exec> {
+  const { stdin = "", signal } = options;
   const exec = await sandbox.attach(id, offsets).catch((error: unknown) => {
-    throw error instanceof MwError && error.code === "not_found" ? new HandoverLost("its agent had not begun yet", error) : error;
+    const isThere = !(error instanceof MwError) || error.code !== "not_found";
+    if (orBegins !== true) throw isThere ? error : new HandoverLost("its agent had not begun yet", error);
+    // Nobody may say that it could not begin.
+    if (isThere) throw new HandoverLost(`the command that runs in its machine cannot be attached to: ${messageOf(error)}`, error);
+    return null;
   });
+  if (exec === null) return await sandbox.exec({ ...options, id });
   const rest = Buffer.from(stdin).subarray(exec.inputBytes ?? 0);
   // As where it is begun: it may end, or close its input, before it has read everything.
   void (rest.length === 0 ? Promise.resolve() : exec.writeStdin(rest)).then(() => exec.closeStdin()).catch(() => undefined);

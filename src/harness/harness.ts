@@ -78,7 +78,7 @@ export interface HarnessContext {
   readonly runtime: Runtime;
   /** Aborted when the rollout is cancelled or the agent's time is over (reason: an `MwError` `cancelled` or `timeout`). */
   readonly signal: AbortSignal;
-  /** Of a harness that `continues`, in a rollout that is to be kept between its turns. */
+  /** Of a harness that `continues`, in a rollout that is to be kept between its turns, or whose machine may outlive this controller, or has outlived another. */
   readonly continuity?: Continuity;
   /** Of a harness that is `handedOver`, in a rollout whose machine may outlive this controller, or has outlived another. */
   readonly handover?: Handover;
@@ -109,7 +109,7 @@ export interface Harness {
   readonly needsModel: boolean;
   /** Programs in the machine call the model by themselves, so the machine gets a port for it. A model that is called from here is out of the agent's reach. */
   readonly callsFromMachine?: true;
-  /** It can go on between two of its turns, with another process and another machine. */
+  /** It can go on with another process: between two of its turns with another machine, anywhere with the same. */
   readonly continues?: true;
   /** Its agent is a process of the machine, which goes on without this controller until another one attaches to it. */
   readonly handedOver?: true;

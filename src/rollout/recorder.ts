@@ -4,7 +4,7 @@
  *     instruction.md      what the agent was told, byte for byte
  *     transcript.jsonl    the conversation, one message a line
  *     calls.jsonl         model calls with tokens, written by the gateway
- *     history.jsonl       where checkpoints are taken: the conversation as the harness goes on from it, see `checkpoint/history.ts`
+ *     history.jsonl       where checkpoints are taken, or another controller may go on with the loop: the conversation as the harness goes on from it, see `checkpoint/history.ts`
  *     commands.jsonl      commands with timing and exit; their output in commands/0001-stdout and -stderr, raw bytes as the agent saw them
  *     notes.txt           remarks of the harness
  *     harness.json        what was drawn for this rollout's harness alone
@@ -16,18 +16,25 @@
  *
  * Files appear with their first record.
  */
-import { mkdir, readdir, rename, rm, writeFile } from "node:fs/promises";
+import { mkdir, readdir, readFile, rename, rm, writeFile } from "node:fs/promises";
 import { dirname, join } from "node:path";
 import { MwError, messageOf } from "../core/errors.ts";
 import { NO_TOKENS, plusTokens, type Call, type Tokens } from "../gateway/call.ts";
 import { CallLog } from "../gateway/log/call-log.ts";
 import { readCalls } from "../gateway/log/read-calls.ts";
 import type { CommandRecord, MessageRecord, Recorder } from "../harness/harness.ts";
-import { AppendFile, cutTornLine } from "../store/append-file.ts";
+import { AppendFile, countLines, cutTornLine, keepLines } from "../store/append-file.ts";
 import { writeDurably, type Durability } from "../store/durable.ts";
 import { askedIn } from "./asked.ts";
+import { readLastTurn, type Alongside, type HistoryEntry, type LastTurn } from "./checkpoint/history.ts";
 import { CHECKPOINTED_FILES, type Checkpoint, type CheckpointSource } from "./checkpoint/record.ts";
 import { restoreFiles, type Restored } from "./checkpoint/restore.ts";
+
+export interface TakenUp {
+  readonly recorder: RolloutRecorder;
+  readonly earlier: readonly Call[];
+  readonly turn: LastTurn | null;
+}
 
 export class RolloutRecorder implements Recorder {
   readonly directory: string;
@@ -37,6 +44,7 @@ export class RolloutRecorder implements Recorder {
   readonly #durability: Durability;
   readonly #files = new Map<string, AppendFile>();
   #commands: number;
+  #messages: number;
   #commandsFolder: Promise<unknown> | null = null;
 
   /** Makes the directory; what an earlier try left in it moves to `tries/<n>/`. */
@@ -49,31 +57,38 @@ export class RolloutRecorder implements Recorder {
   static async goOn(directory: string, durability: Durability, source: CheckpointSource): Promise<{ readonly recorder: RolloutRecorder; readonly restored: Restored }> {
     await prepare(directory);
     const restored = await restoreFiles(directory, source);
-    const recorder = new RolloutRecorder(directory, durability, source.checkpoint, await askedIn(directory, restored.calls));
+    const { calls, commands } = source.checkpoint;
+    const before = { calls, ran: commands, told: await countLines(join(directory, "transcript.jsonl")) };
+    const recorder = new RolloutRecorder(directory, durability, before, await askedIn(directory, restored.calls));
     if (restored.answered !== null) await recorder.calls.append(restored.answered, null);
     return { recorder, restored };
   }
 
   /**
-   * The same for a try that goes on in its living machine, with all that is recorded of it. `isRunning`: but for the agent's command, which is recorded when it ends; else it is the only
-   * one. `earlier`: the calls.
+   * The same for a try that goes on in its living machine, with all that is recorded of it. `isRunning`: but for the command that is under way (an agent's own is all of its commands), which
+   * is recorded when it ends. `earlier`: the calls; `turn`: of a loop of ours that is running.
    */
-  static async takeUp(directory: string, durability: Durability, isRunning: boolean): Promise<{ readonly recorder: RolloutRecorder; readonly earlier: readonly Call[] }> {
+  static async takeUp(directory: string, durability: Durability, isRunning: boolean): Promise<TakenUp> {
     return await guarded(directory, async () => {
-      if (isRunning) for (const name of ["commands.jsonl", "commands"]) await rm(join(directory, name), { recursive: true, force: true });
       for (const name of CHECKPOINTED_FILES) await cutTornLine(join(directory, name));
+      const [transcript, commands] = [join(directory, "transcript.jsonl"), join(directory, "commands.jsonl")];
+      const turn = isRunning ? readLastTurn(await readFile(join(directory, "history.jsonl"), "utf8").catch(ignoreMissing)) : null;
+      const { told, ran } = isRunning ? (turn?.alongside ?? { told: 0, ran: 0 }) : { told: await countLines(transcript), ran: await countLines(commands) };
+      await keepLines(transcript, told);
+      await keepLines(commands, ran);
       const earlier: Call[] = [];
       for await (const call of readCalls(join(directory, "calls.jsonl"))) earlier.push(call);
-      const before = { calls: Math.max(0, ...earlier.map(({ number }) => number)), commands: isRunning ? 0 : 1 };
-      return { recorder: new RolloutRecorder(directory, durability, before, await askedIn(directory, earlier)), earlier };
+      const before = { calls: Math.max(0, ...earlier.map(({ number }) => number)), told, ran };
+      return { recorder: new RolloutRecorder(directory, durability, before, await askedIn(directory, earlier)), earlier, turn };
     });
   }
 
-  private constructor(directory: string, durability: Durability, before: Pick<Checkpoint, "calls" | "commands"> | null, askedBefore: Tokens) {
+  private constructor(directory: string, durability: Durability, before: (Pick<Checkpoint, "calls"> & Alongside) | null, askedBefore: Tokens) {
     this.directory = directory;
     this.#askedBefore = askedBefore;
     this.calls = new CallLog({ path: join(directory, "calls.jsonl"), durability, lastNumber: before?.calls ?? 0 });
-    this.#commands = before?.commands ?? 0;
+    this.#commands = before?.ran ?? 0;
+    this.#messages = before?.told ?? 0;
     this.#durability = durability;
   }
 
@@ -87,11 +102,12 @@ export class RolloutRecorder implements Recorder {
     return plusTokens(this.#askedBefore, this.calls.tokens);
   }
 
-  history(line: string): Promise<void> {
-    return this.#append("history.jsonl", line);
+  history(entry: HistoryEntry): Promise<void> {
+    return this.#line("history.jsonl", { ...entry, told: this.#messages, ran: this.#commands } satisfies Alongside);
   }
 
   message(record: MessageRecord): Promise<void> {
+    this.#messages++;
     return this.#line("transcript.jsonl", record);
   }
 
@@ -166,6 +182,11 @@ async function setAside(directory: string): Promise<void> {
   const target = join(tries, String((await readdir(tries)).length + 1));
   await mkdir(target);
   for (const name of names) await rename(join(directory, name), join(target, name));
+}
+
+function ignoreMissing(error: unknown): string {
+  if ((error as NodeJS.ErrnoException).code === "ENOENT") return "";
+  throw error;
 }
 
 /** A full disk is the host's failure, never the agent's. */

@@ -12,7 +12,6 @@ import { MwError, toMwError } from "../core/errors.ts";
 import { LIMITS } from "../core/limits.ts";
 import type { Runtime } from "../core/runtime.ts";
 import { Semaphore } from "../core/semaphore.ts";
-import type { Call } from "../gateway/call.ts";
 import { HandoverLost } from "../harness/handover.ts";
 import type { Harness } from "../harness/harness.ts";
 import type { EventLog } from "../store/event-log.ts";
@@ -34,7 +33,7 @@ import type { RunState } from "./run-state.ts";
 import { forgetAgent } from "./take-over/agent-record.ts";
 import { keptResult } from "./take-over/kept-verdict.ts";
 import { Survivors, type Survivor } from "./take-over/survivors.ts";
-import type { TryResult, TryServices } from "./try/request.ts";
+import type { LivingTry, TryResult, TryServices } from "./try/request.ts";
 import { failedTry, runTry } from "./try/try.ts";
 
 export interface RunObserver {
@@ -262,10 +261,13 @@ export class Rollouts {
     const directory = rolloutDirectory(home, run, rollout.rollout);
     let recorder: RolloutRecorder;
     let restored: Restored | null = null;
-    let earlier: readonly Call[] = [];
+    let living: LivingTry | null = null;
     try {
-      if (survivor !== null) ({ recorder, earlier } = await takeUp(directory, config.durability, survivor.phase === "running"));
-      else if (source === null) recorder = await RolloutRecorder.open(directory, config.durability);
+      if (survivor !== null) {
+        const { recorder: taken, ...rest } = await takeUp(directory, config.durability, survivor.phase === "running");
+        recorder = taken;
+        living = { ...survivor, ...rest, checkpoint: rollout.checkpoint };
+      } else if (source === null) recorder = await RolloutRecorder.open(directory, config.durability);
       else ({ recorder, restored } = await RolloutRecorder.goOn(directory, config.durability, source));
     } catch (error) {
       return failedTry("lease", error);
@@ -282,7 +284,7 @@ export class Rollouts {
         setupSeed: setupSeed(group, rollout),
         branchTurn: branchTurn(group, rollout),
         restored,
-        survivor: survivor === null ? null : { ...survivor, earlier },
+        survivor: living,
         handoverDirectory: handoverDirectory(home, run, rollout.rollout),
         sampling: rollout.sampling,
         deadlineMs: rollout.deadlineMs,

@@ -4,7 +4,7 @@
  * Appends that arrive while a write is under way go out together in the next one (group commit). A write that fails half way is cut off again before anybody is told; what
  * waited behind it is refused with it, because it may refer to what was cut off.
  */
-import { open, type FileHandle } from "node:fs/promises";
+import { open, readFile, truncate, type FileHandle } from "node:fs/promises";
 import { dirname } from "node:path";
 import { LIMITS } from "../core/limits.ts";
 import { messageOf, MwError } from "../core/errors.ts";
@@ -46,6 +46,27 @@ export async function cutTornLine(path: string): Promise<void> {
   } finally {
     await file.close();
   }
+}
+
+/** Of whole lines, the first `lines` stay. A file that is not there stays so. */
+export async function keepLines(path: string, lines: number): Promise<void> {
+  const bytes = await readFile(path).catch(emptyWhereMissing);
+  let end = 0;
+  for (let line = 0; line < lines && end < bytes.length; line++) end = bytes.indexOf(10, end) + 1;
+  if (end < bytes.length) await truncate(path, end);
+}
+
+/** Whole ones. */
+export async function countLines(path: string): Promise<number> {
+  const bytes = await readFile(path).catch(emptyWhereMissing);
+  let lines = 0;
+  for (let at = bytes.indexOf(10); at >= 0; at = bytes.indexOf(10, at + 1)) lines++;
+  return lines;
+}
+
+function emptyWhereMissing(error: unknown): Buffer {
+  if ((error as NodeJS.ErrnoException).code === "ENOENT") return Buffer.alloc(0);
+  throw error;
 }
 
 interface Pending {

@@ -83,7 +83,7 @@ const CASES: readonly Case[] = [
   { name: "generic harness without a command", args: ["run", good, "--harness", "generic"], says: ["--harness-command"] },
   { name: "command without its harness", args: ["run", good, ...NOP, "--harness-command", "true"], says: ["--harness-command", "generic"] },
   { name: "user of an agent CLI without one", args: ["run", good, ...NOP, "--harness-user", "agent"], says: ["--harness-user", "mw harness ls"] },
-  { name: "machines that outlive what works outside of them", args: ["run", good, ...BASH, "--take-over", "60"], says: ["--take-over", "bash", "mw harness ls", "--checkpoint"] },
+  { name: "machines that outlive what nobody can go on with", args: ["run", good, "--harness", "oracle", "--take-over", "60"], says: ["--take-over", "oracle", "mw harness ls"] },
   { name: "machines that outlive a server's run", args: ["run", good, "--harness", "pi", "--take-over", "60", "--server", "http://127.0.0.1:1"], says: ["--take-over", "server"] },
   { name: "machines of another backend that outlive their controller", args: ["run", good, "--harness", "pi", "--take-over", "60", "--backend", "oci"], says: ["--take-over", "--backend", "native"] },
   { name: "agent CLI without a model", args: ["run", good, "--harness", "pi"], says: ["pi", "--upstream", "--model"] },

@@ -122,8 +122,8 @@ function takeOverOf(config: Config, { takeOver, server }: RunFlags, harnesses: r
   if (server !== undefined) throw new MwError("usage", "--take-over is given, but the machines are the server's", { fix: "leave it out" });
   const backend = config.get("backend") ?? "native";
   if (backend !== "native") throw new MwError("usage", `--take-over is given, but machines of the backend ${backend} end with their controller (${config.origin("backend")})`, { fix: "leave it out, or say --backend native" });
-  const other = harnesses.find((name) => !isAgentCli(name));
-  if (other !== undefined) throw new MwError("usage", `--take-over is given, but the harness ${other} works in this command, not in the machine`, { fix: `leave it out, or name an agent CLI with --harness (mw harness ls)${isAgent(other) ? "; --checkpoint every-turn keeps the rollouts of this one" : ""}` });
+  const other = harnesses.find((name) => !isAgentCli(name) && !isAgent(name));
+  if (other !== undefined) throw new MwError("usage", `--take-over is given, but nobody can go on with the harness ${other} when this command has died`, { fix: `leave it out, or name an agent CLI or a white-box harness with --harness (mw harness ls)` });
   return takeOver;
 }
 

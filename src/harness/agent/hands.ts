@@ -2,7 +2,8 @@
 import { posix } from "node:path";
 import { MwError } from "../../core/errors.ts";
 import { LIMITS } from "../../core/limits.ts";
-import { AGENT_CAN_CAUSE, runCommand, type CommandResult } from "../command.ts";
+import { AGENT_CAN_CAUSE, runCommand, type CommandOptions, type CommandResult } from "../command.ts";
+import type { Handover } from "../handover.ts";
 import type { HarnessContext } from "../harness.ts";
 import { ClippedOutput } from "../output.ts";
 import { refuseLost } from "../stop.ts";
@@ -15,6 +16,14 @@ const READ_LINES = 2000;
 const WRITE = 'd=${1%/*}; [ -z "$d" ] || mkdir -p -- "$d" && cat >"$1"';
 const LIST = 'cd -- "$1" && ls -1Ap';
 const SEARCH = 'if [ -n "$3" ]; then exec grep -rnE --include="$3" -e "$1" -- "$2"; else exec grep -rnE -e "$1" -- "$2"; fi';
+
+type Edit = Extract<Action, { readonly tool: "edit" }>;
+
+/** The whole text that the file is to have, and how many places of it are new. */
+interface EditPlan {
+  readonly found: number;
+  readonly text: string;
+}
 
 export class Hands {
   readonly #context: HarnessContext;
@@ -30,27 +39,27 @@ export class Hands {
     return new Hands(context, await AgentShell.open(context));
   }
 
-  get shellKind(): "bash" | "sh" {
-    return this.#shell.kind;
+  get shell(): Pick<AgentShell, "kind" | "path"> {
+    return this.#shell;
   }
 
-  /** What the model is told. Rejects only when the machine is lost. */
-  async act(action: Action): Promise<string> {
+  /** What the model is told. Rejects only when the machine is lost. `handover`: of the one command that it may take. */
+  async act(action: Action, handover?: Handover): Promise<string> {
     switch (action.tool) {
       case "shell": {
         const timeoutMs = Math.min(action.timeoutMs ?? Infinity, this.#context.budgets.commandMs);
-        return describeResult(this.#checked(await this.#shell.run(action.command, timeoutMs)), timeoutMs);
+        return describeResult(this.#checked(await this.#shell.run(action.command, timeoutMs, handover)), timeoutMs);
       }
       case "read":
         return await this.#guarded(async () => this.#numbered(await this.#readText(action.path), action.firstLine ?? 1, action.lines ?? READ_LINES));
       case "write":
-        return await this.#guarded(async () => await this.#write(action.path, action.content));
+        return await this.#guarded(async () => await this.#write(action.path, action.content, handover));
       case "edit":
-        return await this.#guarded(async () => await this.#edit(action));
+        return await this.#guarded(async () => await this.#edit(action, handover));
       case "list":
-        return this.#outputOf(await this.#command("list", [LIST, this.#absolute(action.path ?? ".")], ["list", action.path ?? "."]), "The directory is empty.");
+        return this.#outputOf(await this.#command("list", [LIST, this.#absolute(action.path ?? ".")], ["list", action.path ?? "."], { handover }), "The directory is empty.");
       case "search":
-        return this.#outputOf(await this.#command("search", [SEARCH, action.pattern, this.#absolute(action.path ?? "."), action.files ?? ""], ["search", action.pattern, action.path ?? "."]), "Nothing matches.");
+        return this.#outputOf(await this.#command("search", [SEARCH, action.pattern, this.#absolute(action.path ?? "."), action.files ?? ""], ["search", action.pattern, action.path ?? "."], { handover }), "Nothing matches.");
       case "finish":
         return "The work is done.";
     }
@@ -88,26 +97,36 @@ export class Hands {
     return rest === 0 ? body : `${body}\n[... ${rest} lines more]`;
   }
 
-  async #write(path: string, content: string): Promise<string> {
-    const result = await this.#command("write", [WRITE, this.#absolute(path)], ["write", path], content);
+  async #write(path: string, content: string, handover?: Handover): Promise<string> {
+    const result = await this.#command("write", [WRITE, this.#absolute(path)], ["write", path], { stdin: content, handover });
     return result.exit.code === 0 ? `Wrote ${Buffer.byteLength(content)} bytes to ${path}.` : this.#outputOf(result, "");
   }
 
-  async #edit({ path, old, new: replacement, everywhere = false }: Extract<Action, { readonly tool: "edit" }>): Promise<string> {
+  async #edit(action: Edit, handover?: Handover): Promise<string> {
+    const { path } = action;
+    // One that has begun has changed what it was worked out from.
+    const plan = (handover?.begun?.plan as EditPlan | undefined) ?? (await this.#planned(action));
+    if (typeof plan === "string") return plan;
+    const { found, text } = plan;
+    const result = await this.#command("edit", [WRITE, this.#absolute(path)], ["edit", path], { stdin: text, handover, plan });
+    return result.exit.code === 0 ? `Replaced ${found} ${found === 1 ? "occurrence" : "occurrences"} in ${path}.` : this.#outputOf(result, "");
+  }
+
+  /** Or why not. */
+  async #planned({ path, old, new: replacement, everywhere = false }: Edit): Promise<EditPlan | string> {
     if (old === "") return "Error: the text to replace is empty.";
     if (old === replacement) return "Error: the old and the new text are the same.";
     const text = await this.#readText(path);
     const found = text.split(old).length - 1;
     if (found === 0) return `Error: ${path} does not contain the text to replace.`;
     if (found > 1 && !everywhere) return `Error: the text to replace occurs ${found} times in ${path}; give more of what surrounds it, or ask for all.`;
-    const result = await this.#command("edit", [WRITE, this.#absolute(path)], ["edit", path], text.split(old).join(replacement));
-    return result.exit.code === 0 ? `Replaced ${found} ${found === 1 ? "occurrence" : "occurrences"} in ${path}.` : this.#outputOf(result, "");
+    return { found, text: text.split(old).join(replacement) };
   }
 
   /** A script of our own with its arguments, by the shell and never through it. */
-  async #command(name: string, [script = "", ...args]: readonly string[], shown: readonly string[], stdin?: string): Promise<CommandResult> {
+  async #command(name: string, [script = "", ...args]: readonly string[], shown: readonly string[], options: Pick<CommandOptions, "stdin" | "handover" | "plan">): Promise<CommandResult> {
     const { budgets } = this.#context;
-    return this.#checked(await runCommand(this.#context, { command: ["/bin/sh", "-c", script, name, ...args], shown, agentWasHere: true, timeoutMs: budgets.commandMs, ...(stdin === undefined ? {} : { stdin }) }));
+    return this.#checked(await runCommand(this.#context, { command: ["/bin/sh", "-c", script, name, ...args], shown, agentWasHere: true, timeoutMs: budgets.commandMs, ...options }));
   }
 
   #checked(result: CommandResult): CommandResult {

@@ -6,7 +6,8 @@
  * - Each call is in the log before its tool calls run; each command before the model sees its output.
  * - The history only grows, except where the setup's history rule says otherwise: what the model said goes back as it came, so that the tokens of one call extend those of the
  *   call before it. The one exception are tool arguments that are no JSON object, which chat templates cannot render: they go back wrapped as one.
- * - Where its continuity is kept, messages and the begin of each tool call are in the history before they count; a loop that goes on from there asks what it would have asked.
+ * - Where its continuity is kept, messages and the begin of each tool call are in the history before they count; a loop that goes on from there asks what it would have asked, and goes
+ *   through the turn that was under way again, without what that has said and done.
  */
 import { MwError } from "../../core/errors.ts";
 import { LIMITS } from "../../core/limits.ts";
@@ -46,6 +47,8 @@ export class AgentLoop {
   #toolMs = 0;
   /** Tool calls of the next answer that must not begin again. */
   #begun: ReadonlySet<number> = new Set();
+  /** What this turn has said already. */
+  #ahead: Message[] = [];
 
   constructor(context: HarnessContext, setup: AgentSetup, retries: number) {
     this.#context = context;
@@ -69,11 +72,12 @@ export class AgentLoop {
     signal.throwIfAborted();
     if (session === null) throw new MwError("usage", "The harness needs a model.", { fix: "Add --upstream URL and --model NAME." });
     const hands = await Hands.open(this.#context);
-    const tools = this.#setup.protocol === "tools" ? this.#setup.faces.map((face) => this.#definition(face, hands.shellKind)) : [];
+    const tools = this.#setup.protocol === "tools" ? this.#setup.faces.map((face) => this.#definition(face, hands.shell.kind)) : [];
     const from = this.#context.continuity?.from ?? null;
     let answered = from?.answered ?? null;
     if (from === null) for (const message of this.#opening()) await this.#say(message);
     else this.#goOn(from);
+    await this.#context.continuity?.beginning(this.#state(), hands.shell.path);
     while (this.#turns < budgets.turns) {
       if (this.#conversationBytes > LIMITS.conversationBytes) return { stopReason: "context_overflow", detail: `The conversation is larger than ${LIMITS.conversationBytes} bytes.` };
       const called = answered === null ? await this.#call(session, this.#messages, tools) : this.#known(answered);
@@ -92,13 +96,14 @@ export class AgentLoop {
     return { stopReason: "turns", detail: `The turn budget of ${budgets.turns} was used up.` };
   }
 
-  #goOn({ state, messages, begun }: ResumePoint): void {
+  #goOn({ state, messages, begun, ahead }: ResumePoint): void {
     this.#turns = state.turns;
     this.#promptTokens = state.promptTokens;
     this.#completionTokens = state.completionTokens;
     this.#modelMs = state.modelMs;
     this.#toolMs = state.toolMs;
     this.#begun = begun;
+    this.#ahead = [...ahead];
     this.#remember(messages);
   }
 
@@ -153,7 +158,8 @@ export class AgentLoop {
     const stop = stopOf(answer, call, calls.length > 0 || (fenced !== null && fenced.kind !== "none"));
     if (stop !== null) return stop;
     if (fenced === null) return await this.#answerCalls(hands, call, calls);
-    const text = await this.#carryOut(hands, { call: call.number, index: 0 }, fenced.kind === "command" ? { kind: "action", action: { tool: "shell", command: fenced.command } } : { kind: "invalid", why: fenced.kind === "invalid" ? fenced.why : "" });
+    const read: ReadCall = fenced.kind === "command" ? { kind: "action", action: { tool: "shell", command: fenced.command } } : { kind: "invalid", why: fenced.kind === "invalid" ? fenced.why : "" };
+    const text = this.#told() ?? (await this.#carryOut(hands, { call: call.number, index: 0 }, read));
     this.#begun = new Set();
     await this.#say({ role: "user", content: [{ type: "text", text }] });
     return null;
@@ -165,11 +171,17 @@ export class AgentLoop {
       const read: ReadCall =
         index < LIMITS.toolCallsPerTurn ? readCall(this.#setup.faces, call) : { kind: "invalid", why: `At most ${LIMITS.toolCallsPerTurn} tool calls of one answer are carried out.` };
       if (read.kind === "action" && read.action.tool === "finish") return { stopReason: "finished", detail: "The model said that it was done." };
-      const text = await this.#carryOut(hands, { call: number, index }, read);
+      const text = this.#told() ?? (await this.#carryOut(hands, { call: number, index }, read));
       await this.#say({ role: "tool", callId: call.id, name: call.name, content: [{ type: "text", text }], isError: false });
     }
     this.#begun = new Set();
     return null;
+  }
+
+  /** What the model has been told next in this turn. */
+  #told(): string | null {
+    const [next] = this.#ahead;
+    return next === undefined ? null : textOf(next.content);
   }
 
   async #carryOut(hands: Hands, at: { readonly call: number; readonly index: number }, read: ReadCall): Promise<string> {
@@ -177,9 +189,9 @@ export class AgentLoop {
     signal.throwIfAborted();
     if (read.kind === "invalid") return `Error: ${read.why}`;
     if (this.#begun.has(at.index)) return NOT_AGAIN;
-    await continuity?.acting(at.call, at.index);
-    const startedAt = runtime.monotonic();
-    const text = await hands.act(read.action);
+    const handover = await continuity?.acting(at.call, at.index);
+    const startedAt = runtime.monotonic() - (handover?.begun ? runtime.now() - handover.begun.at : 0);
+    const text = await hands.act(read.action, handover);
     this.#toolMs += runtime.monotonic() - startedAt;
     signal.throwIfAborted();
     return text;
@@ -212,15 +224,16 @@ export class AgentLoop {
       const summary = textOf(called.answer.blocks);
       if (summary.trim() === "") return false;
       await this.#context.recorder.note("The history grew too long: it goes on from a summary.");
-      await this.#replace([]);
-      for (const message of this.#opening(summary)) await this.#say(message);
+      const opening = this.#opening(summary);
+      for (const message of opening) await this.#record(message);
+      await this.#replace(opening);
       return true;
     }
     return false;
   }
 
   async #replace(messages: readonly Message[]): Promise<void> {
-    await this.#context.continuity?.replaced(messages);
+    await this.#context.continuity?.replaced(messages, this.#state());
     this.#remember(messages);
   }
 
@@ -232,7 +245,12 @@ export class AgentLoop {
   async #say(message: Message): Promise<void> {
     this.#messages.push(message);
     this.#conversationBytes += sizeOf(message);
+    if (this.#ahead.shift() !== undefined) return;
+    await this.#record(message);
     await this.#context.continuity?.said(message);
+  }
+
+  async #record(message: Message): Promise<void> {
     await this.#context.recorder.message({ at: new Date(this.#context.runtime.now()).toISOString(), ...recordOf(message) });
   }
 

@@ -11,6 +11,7 @@
 import { MwError } from "../../core/errors.ts";
 import type { HarnessContext } from "../harness.ts";
 import { runCommand, type CommandResult } from "../command.ts";
+import type { Handover } from "../handover.ts";
 
 /** Below /run, which is never part of a verified workspace. */
 const STATE = "/run/mw-shell";
@@ -60,18 +61,18 @@ const WRAPPER = 'eval "$4"; eval "$__mw_c"; __mw_x=$?; eval "$__mw_save"; __mw_s
 
 export class AgentShell {
   readonly #context: HarnessContext;
-  readonly #path: string;
-  readonly #kind: "bash" | "sh";
+  readonly path: string;
 
-  private constructor(context: HarnessContext, path: string, kind: "bash" | "sh") {
+  private constructor(context: HarnessContext, path: string) {
     this.#context = context;
-    this.#path = path;
-    this.#kind = kind;
+    this.path = path;
   }
 
   /** In a machine that goes on from a checkpoint the shell does too. Rejects `invalid_image` when the image has no shell. */
   static async open(context: HarnessContext): Promise<AgentShell> {
     const { sandbox, signal, user, workdir } = context;
+    const from = context.continuity?.from ?? null;
+    if (from !== null && from.shell !== null) return new AgentShell(context, from.shell);
     const probe = await sandbox.run({
       command: ["/bin/sh", "-c", "command -v bash || echo /bin/sh"],
       // As the agent's commands will run, so that a user or directory that cannot be is found now.
@@ -86,15 +87,15 @@ export class AgentShell {
     if (probe.code !== 0 || !/^\/[^\n]{0,255}$/.test(path)) {
       throw new MwError("invalid_image", "The bash harness found no shell in the image: /bin/sh does not run.", { fix: "Use an image with /bin/sh, or another harness." });
     }
-    const goesOn = (context.continuity?.from ?? null) !== null && (await sandbox.files.stat(STATE)) !== null;
+    const goesOn = from !== null && (await sandbox.files.stat(STATE)) !== null;
     if (!goesOn) await sandbox.files.remove(STATE);
     if (!goesOn) await sandbox.files.mkdir(STATE, { mode: 0o700, owner: user ?? sandbox.spec.user ?? (sandbox.spec.root.user || "0:0") });
-    return new AgentShell(context, path, path.endsWith("/bash") ? "bash" : "sh");
+    return new AgentShell(context, path);
   }
 
   /** What the tool's description tells the model. */
   get kind(): "bash" | "sh" {
-    return this.#kind;
+    return this.path.endsWith("/bash") ? "bash" : "sh";
   }
 
   #start(): string {
@@ -103,15 +104,16 @@ export class AgentShell {
     return named.startsWith("/") ? named : `/${named}`;
   }
 
-  async run(command: string, timeoutMs: number): Promise<CommandResult> {
+  async run(command: string, timeoutMs: number, handover?: Handover): Promise<CommandResult> {
     return await runCommand(this.#context, {
-      command: [this.#path, "-c", WRAPPER, this.#kind, STATE, this.#kind, this.#start(), PREPARE],
+      command: [this.path, "-c", WRAPPER, this.kind, STATE, this.kind, this.#start(), PREPARE],
       cwd: "/",
       agentWasHere: true,
       shown: command,
       stdin: command,
       env: ENV,
       timeoutMs,
+      handover,
     });
   }
 }

@@ -1,5 +1,5 @@
 /**
- * Takes the checkpoints of one try. In this order, each step durable before the next: the rollout's files, the machine's snapshot, the record in the run's log, the end of the snapshot
+ * Keeps the continuity of one try's loop: its history, and its checkpoints. Of these, in this order, each step durable before the next: the rollout's files, the machine's snapshot, the record in the run's log, the end of the snapshot
  * before it. A death between two of them leaves the earlier checkpoint valid, and at most a snapshot that nobody names, which the next controller removes.
  *
  * A checkpoint is the whole or nothing: what cannot be kept (processes, where only files can) is no reason to keep less of it, but to wait for the next turn.
@@ -13,9 +13,10 @@ import { withDeadline } from "../../core/deadline.ts";
 import type { Runtime } from "../../core/runtime.ts";
 import type { Message } from "../../gateway/conversation.ts";
 import type { Continuity, LoopState, ResumePoint } from "../../harness/continuity.ts";
+import type { Handover } from "../../harness/handover.ts";
 import type { Sandbox, SnapshotTaken } from "../../sandbox/sandbox.ts";
 import type { RolloutRecorder } from "../recorder.ts";
-import { actLine, replaceLine, sayLine } from "./history.ts";
+import type { LoopRecord } from "../take-over/loop-record.ts";
 import { PrefixDigest } from "./prefix-digest.ts";
 import { CHECKPOINTED_FILES, type Checkpoint, type FilePosition } from "./record.ts";
 import type { Restored } from "./restore.ts";
@@ -39,6 +40,10 @@ export interface CheckpointerOptions {
   /** What a tool call does can reach beyond the machine. */
   readonly reachesOut: boolean;
   readonly restored: Restored | null;
+  /** Where it goes on in its living machine, and the checkpoint that it has; null: it does not. */
+  readonly living: { readonly point: ResumePoint; readonly checkpoint: Checkpoint | null } | null;
+  /** What the next controller needs for that; null: the machine ends with this one. */
+  readonly loop: LoopRecord | null;
   /** Of the agent until now, milliseconds. */
   readonly agentMs: () => number;
   readonly record: (taken: { readonly checkpoint: Checkpoint; readonly kept: boolean; readonly ms: number; readonly stoppedMs: number; readonly bytes: number }) => Promise<void>;
@@ -60,27 +65,40 @@ export class Checkpointer implements Continuity {
   #told = false;
 
   constructor(options: CheckpointerOptions) {
-    const { restored, reachesOut, runtime, rule } = options;
+    const { restored, living, reachesOut, runtime, rule } = options;
     this.#options = options;
     this.#lastAt = runtime.monotonic();
-    this.#previous = restored === null || restored.parent !== null || restored.checkpoint.turn === rule.branchTurn ? null : restored.checkpoint.snapshot;
-    this.from = restored === null ? null : { state: ownState(restored), messages: restored.messages, answered: restored.answered, begun: reachesOut ? restored.begun : new Set() };
+    const own = living !== null ? living.checkpoint : restored === null || restored.parent !== null ? null : restored.checkpoint;
+    this.#previous = own === null || own.turn === rule.branchTurn ? null : own.snapshot;
+    this.from = living?.point ?? (restored === null ? null : { state: ownState(restored), messages: restored.messages, answered: restored.answered, begun: reachesOut ? restored.begun : new Set(), ahead: [], shell: null });
   }
 
-  said(message: Message): Promise<void> {
-    return this.#options.recorder.history(sayLine(message));
+  async beginning(state: LoopState, shell: string): Promise<void> {
+    const { loop, living, recorder } = this.#options;
+    // It has begun in a living machine.
+    if (loop === null || living !== null) return;
+    await recorder.history({ state, shell, begun: [...(this.from?.begun ?? [])] });
+    await loop.begins();
   }
 
-  replaced(messages: readonly Message[]): Promise<void> {
-    return this.#options.recorder.history(replaceLine(messages));
+  async said(message: Message): Promise<void> {
+    const { loop, recorder } = this.#options;
+    await recorder.history({ say: message });
+    await loop?.acted();
   }
 
-  acting(call: number, index: number): Promise<void> {
-    return this.#options.recorder.history(actLine(call, index));
+  replaced(messages: readonly Message[], state: LoopState): Promise<void> {
+    return this.#options.recorder.history({ replace: messages, state });
+  }
+
+  async acting(call: number, index: number): Promise<Handover | undefined> {
+    await this.#options.recorder.history({ act: index, call });
+    return await this.#options.loop?.acting(call, index);
   }
 
   async between(state: LoopState): Promise<void> {
-    const { rule, runtime, reachesOut, signal, recorder } = this.#options;
+    const { rule, runtime, reachesOut, signal, recorder, loop } = this.#options;
+    if (loop !== null) await recorder.history({ state });
     const kept = state.turns === rule.branchTurn;
     const due = rule.everyMs !== null && (reachesOut || runtime.monotonic() - this.#lastAt >= rule.everyMs);
     if ((!due && !kept) || signal.aborted) return;

@@ -5,16 +5,17 @@
  *     handover/<rollout>/agent.json        written before the agent's process begins
  *     handover/<rollout>/stdout, stderr    its output as it was read, whole
  *     handover/<rollout>/cleaned.json      what is taken out of its workspace before that is verified, see `clean-record.ts`
+ *
+ * Of an agent whose loop runs in the controller, see `loop-record.ts`.
  */
-import { createReadStream } from "node:fs";
-import { mkdir, open, readFile, rm, rmdir, stat, type FileHandle } from "node:fs/promises";
+import { mkdir, readFile, rm, rmdir } from "node:fs/promises";
 import { dirname, join } from "node:path";
 import { z } from "zod";
 import { isId, type ExecId, type SandboxId } from "../../core/ids.ts";
-import type { BegunAgent, Handover } from "../../harness/handover.ts";
-import type { ExecChunk } from "../../sandbox/sandbox.ts";
+import type { BegunProcess } from "../../harness/handover.ts";
 import { writeDurably } from "../../store/durable.ts";
 import { guarded } from "../recorder.ts";
+import { KeptProcess, keptOf } from "./kept-process.ts";
 
 const schema = z.object({
   format: z.literal(1),
@@ -31,6 +32,7 @@ const schema = z.object({
   cpuMs: z.number().nullable(),
 });
 
+/** Of a loop of ours `exec` names nothing: its commands have ids of their own. */
 export type AgentFacts = Readonly<z.infer<typeof schema>>;
 
 /** Null where none is, or none of this version. */
@@ -45,51 +47,15 @@ export async function readAgentFacts(directory: string): Promise<AgentFacts | nu
   }
 }
 
-export class AgentRecord implements Handover {
-  readonly exec: ExecId;
-  readonly begun: BegunAgent | null;
-  readonly #directory: string;
-  readonly #facts: () => AgentFacts;
-  readonly #files = new Map<ExecChunk["stream"], FileHandle>();
+/** An empty directory for what is kept of an agent that has not begun. */
+export async function makeHandover(directory: string): Promise<void> {
+  await rm(directory, { recursive: true, force: true });
+  await mkdir(directory, { recursive: true, mode: 0o700 });
+}
 
-  /** For an agent that has not begun; `facts` are asked when it does. */
-  static async make(directory: string, exec: ExecId, facts: () => AgentFacts): Promise<AgentRecord> {
-    await rm(directory, { recursive: true, force: true });
-    await mkdir(directory, { recursive: true, mode: 0o700 });
-    return new AgentRecord(directory, exec, null, facts);
-  }
-
-  /** Of one that an earlier controller began. */
-  static async takeUp(directory: string, facts: AgentFacts): Promise<AgentRecord> {
-    const [stdout, stderr] = [await sizeOf(join(directory, "stdout")), await sizeOf(join(directory, "stderr"))];
-    return new AgentRecord(directory, facts.exec, { at: facts.at, offsets: { stdout, stderr }, earlier: () => earlier(directory) }, () => facts);
-  }
-
-  private constructor(directory: string, exec: ExecId, begun: BegunAgent | null, facts: () => AgentFacts) {
-    this.exec = exec;
-    this.begun = begun;
-    this.#directory = directory;
-    this.#facts = facts;
-  }
-
-  async beginning(): Promise<void> {
-    // A power cut ends the machine, too.
-    await guarded(this.#directory, () => writeDurably(join(this.#directory, "agent.json"), `${JSON.stringify(this.#facts())}\n`, "process"));
-  }
-
-  async said({ stream, data }: ExecChunk): Promise<void> {
-    await guarded(this.#directory, async () => {
-      const file = this.#files.get(stream) ?? (await open(join(this.#directory, stream), "a", 0o600));
-      this.#files.set(stream, file);
-      await file.writeFile(data);
-    });
-  }
-
-  /** The try is over. */
-  async remove(): Promise<void> {
-    for (const file of this.#files.values()) await file.close().catch(() => undefined);
-    await forgetAgent(this.#directory);
-  }
+export async function writeAgentFacts(directory: string, facts: AgentFacts): Promise<void> {
+  // A power cut ends the machine, too.
+  await guarded(directory, () => writeDurably(join(directory, "agent.json"), `${JSON.stringify(facts)}\n`, "process"));
 }
 
 /** Nobody goes on with it. */
@@ -99,13 +65,28 @@ export async function forgetAgent(directory: string): Promise<void> {
   await rmdir(dirname(directory)).catch(() => undefined);
 }
 
-async function* earlier(directory: string): AsyncGenerator<ExecChunk> {
-  for (const stream of ["stdout", "stderr"] as const) {
-    if ((await sizeOf(join(directory, stream))) === 0) continue;
-    for await (const data of createReadStream(join(directory, stream))) yield { stream, data: data as Buffer };
-  }
-}
+export class AgentRecord extends KeptProcess {
+  readonly #directory: string;
 
-async function sizeOf(path: string): Promise<number> {
-  return (await stat(path).catch(() => null))?.size ?? 0;
+  /** For an agent that has not begun; `facts` are asked when it does. */
+  static async make(directory: string, exec: ExecId, facts: () => AgentFacts): Promise<AgentRecord> {
+    await makeHandover(directory);
+    return new AgentRecord(directory, exec, null, facts);
+  }
+
+  /** Of one that an earlier controller began. */
+  static async takeUp(directory: string, facts: AgentFacts): Promise<AgentRecord> {
+    return new AgentRecord(directory, facts.exec, await keptOf(directory, facts.at), () => facts);
+  }
+
+  private constructor(directory: string, exec: ExecId, begun: BegunProcess | null, facts: () => AgentFacts) {
+    super(directory, exec, begun, () => writeAgentFacts(directory, facts()));
+    this.#directory = directory;
+  }
+
+  /** The try is over. */
+  async remove(): Promise<void> {
+    await this.close();
+    await forgetAgent(this.#directory);
+  }
 }

@@ -77,7 +77,7 @@ async function survivorOf(home: string, { run }: RunState, { rollout, phase, try
   const sandbox = id === null ? null : (sealed ?? backend.get(id));
   if (sandbox === null) return "its machine is gone";
   const facts = run === null ? null : await readAgentFacts(handoverDirectory(home, run, rollout));
-  if (facts === null || facts.try !== number || facts.sandbox !== id) return "its agent is no process that another controller can attach to, or had not begun yet";
+  if (facts === null || facts.try !== number || facts.sandbox !== id) return "its agent had not begun yet, or is none that another controller can go on with";
   return { sandbox, isSealed: sealed !== undefined, phase, stopReason, facts };
 }
 

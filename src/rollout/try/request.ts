@@ -9,8 +9,10 @@ import type { NetworkOverride } from "../../task/network.ts";
 import type { Task } from "../../task/task.ts";
 import type { Verifier } from "../../task/verify/verify.ts";
 import type { Call, Tokens } from "../../gateway/call.ts";
+import type { Checkpoint } from "../checkpoint/record.ts";
 import type { Restored } from "../checkpoint/restore.ts";
 import type { RunEvent } from "../events.ts";
+import type { LastTurn } from "../checkpoint/history.ts";
 import type { ModelAccess } from "../model-access.ts";
 import type { RolloutRecorder } from "../recorder.ts";
 import type { Survivor } from "../take-over/survivors.ts";
@@ -53,7 +55,7 @@ export interface TryRequest {
   /** Where it goes on; its files are in the rollout's directory already. Null: at the beginning. */
   readonly restored: Restored | null;
   /** A machine that outlived the controller of this same try, in which it goes on. Null: the try makes its machine. */
-  readonly survivor: (Survivor & { /** Calls of its agent. */ readonly earlier: readonly Call[] }) | null;
+  readonly survivor: LivingTry | null;
   /** Of the rollout from which this one branches, or its own: what decides its harness's setup. */
   readonly setupSeed: string;
   readonly recorder: RolloutRecorder;
@@ -75,9 +77,17 @@ export interface TryResult {
   readonly lost?: "checkpoint_lost" | "controller_lost";
 }
 
+export interface LivingTry extends Survivor {
+  /** Calls of its agent. */
+  readonly earlier: readonly Call[];
+  /** Of a loop of ours: where it stood, and the checkpoint that it has. */
+  readonly turn: LastTurn | null;
+  readonly checkpoint: Checkpoint | null;
+}
+
 /** Whether another controller could go on with the agent when this one dies, or this one does so. */
 export function isHandedOver({ takeOverSeconds }: TryServices, { harness, task }: TryRequest): boolean {
-  return takeOverSeconds !== null && harness.handedOver === true && task.steps.length === 0;
+  return takeOverSeconds !== null && (harness.handedOver === true || harness.continues === true) && task.steps.length === 0;
 }
 
 /** Whether checkpoints are taken of a try, or it goes on from one. */

@@ -5,7 +5,6 @@
 import { join } from "node:path";
 import { startDeadline, withDeadline } from "../../core/deadline.ts";
 import { MwError, toMwError } from "../../core/errors.ts";
-import { newId, type RolloutId } from "../../core/ids.ts";
 import { LIMITS } from "../../core/limits.ts";
 import type { StopReason } from "../../core/outcome.ts";
 import { HandoverLost } from "../../harness/handover.ts";
@@ -16,22 +15,20 @@ import { agentNetwork, changeNetwork, setupNetwork, verifierNetwork } from "../.
 import type { Verdict } from "../../task/task.ts";
 import type { VerifyRequest, VerifyResult } from "../../task/verify/verify.ts";
 import { attribute, type WorkPhase } from "../attribution.ts";
-import { Checkpointer } from "../checkpoint/checkpointer.ts";
 import { CheckpointLost } from "../checkpoint/restore.ts";
-import type { RunEvent } from "../events.ts";
 import type { AgentSession } from "../model-access.ts";
 import { PauseOnThink } from "../pause-on-think.ts";
 import { stepsOf, stepReward, type StepWork } from "../steps.ts";
-import { AgentRecord } from "../take-over/agent-record.ts";
 import { cleanJournal } from "../take-over/clean-record.ts";
 import { checkGoesOn, clearHalfDone, leftIn } from "../take-over/go-on.ts";
 import type { Survivor } from "../take-over/survivors.ts";
 import { agentFault, faultOfEarlierStep, isGone } from "./agent-fault.ts";
 import { collectInTime, runHooks } from "./collect.ts";
+import { keepGoing, keptOver, type KeptGoing, type OwnEvent } from "./keep-going.ts";
 import { TryMachines } from "./machines.ts";
 import { describeNetwork, egressFacts, networkFacts } from "./network-facts.ts";
 import { prepareMachine, setUpStep } from "./prepare.ts";
-import { isHandedOver, keepsCheckpoints, type TryRequest, type TryResult, type TryServices } from "./request.ts";
+import type { TryRequest, TryResult, TryServices } from "./request.ts";
 
 /** Never rejects for what can happen to a rollout; rejects when the log or the rollout's directory cannot be written. */
 export async function runTry(services: TryServices, request: TryRequest): Promise<TryResult> {
@@ -76,7 +73,7 @@ class Try {
   readonly #request: TryRequest;
   readonly #startedAt: number;
   readonly #machines: TryMachines;
-  #handover: AgentRecord | null = null;
+  #keeping: KeptGoing | null = null;
 
   constructor(services: TryServices, request: TryRequest) {
     this.#services = services;
@@ -106,7 +103,7 @@ class Try {
       ({ sandbox } = left);
       const last = index === steps.length - 1;
       // What a later controller may have to verify again goes when there is nothing more to do.
-      const { verdict, workspace } = await this.#verify(left, step, root, !last || this.#handover !== null);
+      const { verdict, workspace } = await this.#verify(left, step, root, !last || this.#keeping?.isHandedOver === true);
       if (workspace !== null) this.#machines.keep(workspace);
       verdicts.push(verdict);
       if (verdict.status !== "scored") return this.#verifierFailed(verdict);
@@ -131,13 +128,13 @@ class Try {
 
   /** The machine of an earlier controller, in which the agent is at work, or was. */
   async #takeOver(root: RootFilesystem, survivor: Survivor): Promise<Sandbox> {
-    const { sandbox, phase, facts, stopReason } = survivor;
+    const { sandbox, phase, stopReason } = survivor;
     const { task, recorder, handoverDirectory } = this.#request;
     this.#machines.adopt(sandbox);
     checkGoesOn(survivor, root, task);
     if (phase !== "running") {
       this.stopReason = stopReason;
-      this.#handover = await AgentRecord.takeUp(handoverDirectory, facts);
+      this.#keeping = keptOver(handoverDirectory);
       await clearHalfDone(recorder.directory, phase, (await cleanJournal(handoverDirectory)).earlier !== null);
     }
     // It may have been waiting for an answer.
@@ -154,7 +151,7 @@ class Try {
 
   async cleanUp(): Promise<void> {
     await this.#machines.end();
-    await this.#handover?.remove();
+    await this.#keeping?.over();
   }
 
   /**
@@ -236,39 +233,6 @@ class Try {
     });
   }
 
-  /** Of an agent that may outlive this controller, or has outlived another; null for others. */
-  async #openHandover(sandbox: Sandbox, { agent, cpuBefore }: Pick<Driving, "agent" | "cpuBefore">, timeMs: number): Promise<AgentRecord | null> {
-    const { runtime } = this.#services;
-    const { handoverDirectory, survivor } = this.#request;
-    if (agent === null || !isHandedOver(this.#services, this.#request)) return null;
-    if (survivor !== null) return await AgentRecord.takeUp(handoverDirectory, survivor.facts);
-    const { token } = agent.session;
-    const endsAt = runtime.now() + timeMs;
-    const exec = newId("ex", runtime);
-    return await AgentRecord.make(handoverDirectory, exec, () => ({ format: 1, try: this.#request.try, sandbox: sandbox.id, exec, token, at: runtime.now(), endsAt, cpuMs: cpuBefore }));
-  }
-
-  #checkpointer(sandbox: Sandbox, agentMs: () => number, signal: AbortSignal): Checkpointer {
-    const { runtime, backend, checkpointEveryMs } = this.#services;
-    const { run, rollout, branchTurn, recorder, restored } = this.#request;
-    const { network = "none", services = [], root } = sandbox.spec;
-    return new Checkpointer({
-      rule: { everyMs: checkpointEveryMs, branchTurn },
-      sandbox,
-      recorder,
-      runtime,
-      image: root.digest,
-      labels: { run, rollout },
-      memory: sandbox.spec.checkpointable === true,
-      reachesOut: network !== "none" || services.length > 0,
-      restored,
-      agentMs,
-      record: (taken) => this.#emit({ type: "rollout_checkpointed", ...taken }),
-      removeSnapshot: (snapshot) => backend.snapshots.remove(snapshot),
-      signal,
-    });
-  }
-
   async #drive(sandbox: Sandbox, step: StepWork, { agent, pause, cpuBefore, agentWasHere }: Driving): Promise<HarnessEnd> {
     const { runtime, budgets, model, timeoutMultiplier } = this.#services;
     const { harness, recorder, setupSeed, signal, task, deadlineMs, restored, survivor } = this.#request;
@@ -276,7 +240,7 @@ class Try {
     const heldMs = model?.heldMs ?? null;
     const notCountedMs = heldMs ?? ((): number => 0);
     const startedAt = runtime.monotonic();
-    const spentMs = restored?.checkpoint.agentMs ?? 0;
+    const spentMs = survivor === null ? (restored?.checkpoint.agentMs ?? 0) : Math.max(0, runtime.now() - survivor.facts.at);
     const ownMs = (step.agentTimeoutMs === null ? LIMITS.agentTimeoutMs : step.agentTimeoutMs * timeoutMultiplier) - spentMs;
     const leftMs = deadlineMs === null ? ownMs : Math.min(ownMs, deadlineMs - (startedAt - this.#startedAt));
     // It goes on while nobody listens.
@@ -285,8 +249,10 @@ class Try {
     // A machine that stands still can end nothing.
     agentTime.signal.addEventListener("abort", () => void pause?.stop(), { once: true });
     try {
-      const handover = await this.#openHandover(sandbox, { agent, cpuBefore }, timeMs);
-      this.#handover = handover;
+      const agentMs = (): number => spentMs + runtime.monotonic() - startedAt;
+      const emit = (event: OwnEvent): Promise<void> => this.#emit(event);
+      const keeping = await keepGoing(this.#services, this.#request, { sandbox, token: agent?.session.token ?? null, cpuBefore, timeMs, agentMs, signal: agentTime.signal, emit });
+      this.#keeping = keeping;
       const running = harness.run({
         sandbox,
         instruction: step.instruction,
@@ -301,8 +267,7 @@ class Try {
         recorder,
         runtime,
         signal: agentTime.signal,
-        ...(handover === null ? {} : { handover }),
-        ...(keepsCheckpoints(this.#services, this.#request) ? { continuity: this.#checkpointer(sandbox, () => spentMs + runtime.monotonic() - startedAt, agentTime.signal) } : {}),
+        ...keeping.context,
       });
       return await withDeadline(runtime, timeMs + LIMITS.harnessGraceMs, `the harness ${harness.name}, after being told to stop,`, undefined, () => running, notCountedMs);
     } catch (error) {
@@ -359,7 +324,7 @@ class Try {
     const limitMs = 2 * step.verifierTimeoutMs * timeoutMultiplier + LIMITS.verifyOverheadMs;
     const directory = step.name === null ? recorder.directory : join(recorder.directory, "steps", step.name);
     const archive = this.#services.keepWorkspace ? { workspaceArchive: join(directory, "workspace.tar") } : {};
-    const journal = this.#handover === null ? undefined : await cleanJournal(this.#request.handoverDirectory);
+    const journal = this.#keeping?.isHandedOver === true ? await cleanJournal(this.#request.handoverDirectory) : undefined;
     const result = await withDeadline(runtime, limitMs, "verification", signal, (inner) =>
       verifier.verify({ task, step: step.name, ...left, root, directory, network, timeoutMultiplier, signal: inner, keepWorkspace, journal, ...archive }),
     );
@@ -374,7 +339,7 @@ class Try {
     return { outcome: "verifier_error", reward: null, rewards: {}, stopReason: this.stopReason, error: new MwError("invalid_task", message, { fix: "see verifier/ in the rollout's directory; mw task check DIR tries the task's verifier" }) };
   }
 
-  async #emit(event: DistributiveOmit<Extract<RunEvent, { readonly rollout: RolloutId }>, "rollout" | "try">): Promise<void> {
+  async #emit(event: OwnEvent): Promise<void> {
     const { emit, rollout } = this.#request;
     try {
       // Every member of the union takes the two fields that are added.
@@ -394,5 +359,3 @@ async function cpuMsOf(sandbox: Sandbox): Promise<number | null> {
     () => null,
   );
 }
-
-type DistributiveOmit<T, K extends PropertyKey> = T extends unknown ? Omit<T, K> : never;

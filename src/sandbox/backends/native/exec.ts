@@ -44,7 +44,7 @@ export async function startExec(connection: InitConnection, request: ExecRequest
   const onAbort = (): void => void exec.kill().catch(() => undefined);
   if (request.signal) {
     request.signal.addEventListener("abort", onAbort, { once: true });
-    void exec.exit.then(() => request.signal?.removeEventListener("abort", onAbort));
+    exec.exit.finally(() => request.signal?.removeEventListener("abort", onAbort)).catch(() => undefined);
     if (request.signal.aborted) onAbort();
   }
   return exec;
