@@ -24,7 +24,8 @@ import { Templates } from "./templates.ts";
 export async function e2bModule(app: FastifyInstance, services: Services): Promise<void> {
   const processes = await hubs(services);
   const templates = new Templates(services, processes.processRecords);
-  const builds = new TemplateBuilds(services, templates, processes.processRecords);
+  const network = defaultNetwork(services.env);
+  const builds = new TemplateBuilds(services, templates, processes.processRecords, network);
   await builds.sweep();
   const facade: Facade = {
     services,
@@ -34,7 +35,7 @@ export async function e2bModule(app: FastifyInstance, services: Services): Promi
     accounts: new Accounts(services.runtime),
     ...processes,
     domain: () => services.env["MW_E2B_DOMAIN"] ?? hostOf(app),
-    network: defaultNetwork(services.env),
+    network,
   };
   answerE2bFailures(app, services.log);
   mountControl(app, facade);

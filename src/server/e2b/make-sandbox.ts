@@ -26,7 +26,8 @@ export async function makeSandbox(facade: Facade, owner: string, body: CreateBod
     if (entry.sandbox !== null) hubOf(entry.sandbox, start.snapshot === undefined ? [] : await processRecords.read(start.snapshot));
     return entry;
   };
-  if (template.memory !== null && request.checkpointable === true) {
+  // What was kept goes on in the network in which it was.
+  if (template.memory !== null && request.checkpointable === true && (request.network ?? "none") === (facade.network.network ?? "none")) {
     try {
       return await from({ snapshot: template.memory });
     } catch (error) {

@@ -11,9 +11,11 @@ import { readTar } from "../../image/tar-read.ts";
 import { TreeWriter } from "../../image/unpacker.ts";
 import type { Image } from "../../image/image.ts";
 import { closed } from "../../store/durable.ts";
+import type { Sandbox, SandboxSpec } from "../../sandbox/sandbox.ts";
 import { ProblemError } from "../problem.ts";
 import { Admission } from "../sandboxes/admission.ts";
 import type { Services } from "../services.ts";
+import type { Facade } from "./facade.ts";
 import type { BuildBody } from "./schemas.ts";
 import { templateDockerfile } from "./template-dockerfile.ts";
 import { Accounts } from "./envd/accounts.ts";
@@ -53,13 +55,15 @@ export class TemplateBuilds {
   readonly #services: Services;
   readonly #templates: Templates;
   readonly #processRecords: ProcessRecords;
+  readonly #network: Facade["network"];
   readonly #directory: string;
   readonly #builds = new Map<string, Build>();
   /** What an upload's address stands for. */
   readonly #uploads = new Map<string, { readonly owner: string; readonly templateID: string; readonly hash: string }>();
   readonly #turns: Admission;
 
-  constructor(services: Services, templates: Templates, processRecords: ProcessRecords) {
+  constructor(services: Services, templates: Templates, processRecords: ProcessRecords, network: Facade["network"]) {
+    this.#network = network;
     this.#services = services;
     this.#templates = templates;
     this.#processRecords = processRecords;
@@ -181,22 +185,37 @@ export class TemplateBuilds {
     }
   }
 
-  /** In a machine of its own, which is kept with what it started where that is possible. */
+  /** In machines of their own. One of the network that sandboxes have is kept with what it started: it goes on in no other. */
   async #tryOut(build: Build, image: Image, commands: TemplateCommands, tell: (line: string) => void): Promise<string | null> {
+    const { networks, memorySnapshot } = this.#services.machines.backend.capabilities;
+    const widest = networks.includes("public") ? "public" : "none";
+    const usual = this.#network.network ?? "none";
+    if (!memorySnapshot || usual !== widest) {
+      await this.#inMachine(build, image, commands, { network: widest }, tell, () => Promise.resolve()).catch((error: unknown) => {
+        throw error instanceof NotReady ? error.cause : error;
+      });
+    }
+    if (!memorySnapshot) return null;
+    const keep = (sandbox: Sandbox, hub: ProcessHub): Promise<string> => hub.notes().then((processes) => this.#templates.keepRunning(build, sandbox, processes));
+    return this.#inMachine(build, image, commands, { network: usual, ...(this.#network.allow === undefined ? {} : { allow: this.#network.allow }), checkpointable: true }, tell, keep).catch((error: unknown) => {
+      if (usual === widest && error instanceof NotReady) throw error.cause;
+      tell(`what runs is not kept, and is started in each sandbox: ${messageOf(error instanceof NotReady ? error.cause : error)}`);
+      return null;
+    });
+  }
+
+  /** Rejects `NotReady` when what is started does not get ready. */
+  async #inMachine<T>(build: Build, image: Image, commands: TemplateCommands, how: Pick<SandboxSpec, "network" | "allow" | "checkpointable">, tell: (line: string) => void, then: (sandbox: Sandbox, hub: ProcessHub) => Promise<T>): Promise<T> {
     const { images, backend } = this.#services.machines;
-    const { capabilities } = backend;
-    const memoryBytes = build.memoryMB === null || !capabilities.isolation.enforced.memory ? {} : { memoryBytes: build.memoryMB * (1 << 20) };
-    const checkpointable = capabilities.memorySnapshot ? { checkpointable: true } : {};
-    const sandbox = await backend.create({ root: await images.rootFilesystem(image), network: capabilities.networks.includes("public") ? "public" : "none", diskBytes: LIMITS.e2bDiskBytes, ...memoryBytes, ...checkpointable, labels: { purpose: "build" } });
+    const memoryBytes = build.memoryMB === null || !backend.capabilities.isolation.enforced.memory ? {} : { memoryBytes: build.memoryMB * (1 << 20) };
+    const sandbox = await backend.create({ root: await images.rootFilesystem(image), diskBytes: LIMITS.e2bDiskBytes, ...memoryBytes, ...how, labels: { purpose: "build" } });
     try {
       const { workdir } = await userOf(new Accounts(this.#services.runtime), sandbox, null);
       const hub = new ProcessHub(sandbox, { records: this.#processRecords, outlived: false });
-      await startIn(sandbox, commands, { hub, workdir, runtime: this.#services.runtime, signal: this.#services.draining, log: tell });
-      if (!capabilities.memorySnapshot) return null;
-      return await this.#templates.keepRunning(build, sandbox, await hub.notes()).catch((error: unknown) => {
-        tell(`what runs is not kept, and is started in each sandbox: ${messageOf(error)}`);
-        return null;
+      await startIn(sandbox, commands, { hub, workdir, runtime: this.#services.runtime, signal: this.#services.draining, log: tell }).catch((error: unknown) => {
+        throw new NotReady("", { cause: error });
       });
+      return await then(sandbox, hub);
     } finally {
       await sandbox.kill();
     }
@@ -218,6 +237,8 @@ export class TemplateBuilds {
     return join(this.#directory, templateID, `${hash}.tar`);
   }
 }
+
+class NotReady extends Error {}
 
 /** Its own, else those of the template that it is built on. */
 function commandsNow({ startCmd, readyCmd }: BuildBody, inherited: TemplateCommands | null): TemplateCommands | null {
